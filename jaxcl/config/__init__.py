@@ -1,0 +1,50 @@
+"""Every setting of a run, and the check of all of them before anything compiles."""
+
+from jaxcl.config.errors import ConfigError, suggestion
+from jaxcl.config.files import load_config, with_variant
+from jaxcl.config.resolve import base_config, describe, resolve, to_dict
+from jaxcl.config.rules import check_devices, check_divides, mesh_sizes, micro_size, negatives_available
+from jaxcl.config.settings import (
+    AugmentConfig,
+    BatchConfig,
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvalConfig,
+    LogConfig,
+    LossConfig,
+    MeshConfig,
+    MeshShape,
+    ModelConfig,
+    OptimConfig,
+    QueueConfig,
+)
+
+__all__ = [
+    "AugmentConfig",
+    "BatchConfig",
+    "CheckpointConfig",
+    "Config",
+    "ConfigError",
+    "DataConfig",
+    "EvalConfig",
+    "LogConfig",
+    "LossConfig",
+    "MeshConfig",
+    "MeshShape",
+    "ModelConfig",
+    "OptimConfig",
+    "QueueConfig",
+    "base_config",
+    "check_devices",
+    "check_divides",
+    "describe",
+    "load_config",
+    "mesh_sizes",
+    "micro_size",
+    "negatives_available",
+    "resolve",
+    "suggestion",
+    "to_dict",
+    "with_variant",
+]

@@ -1,0 +1,140 @@
+"""Rules over several settings: what must divide, what bounds what, and what the devices allow."""
+
+from __future__ import annotations
+
+import math
+
+from jaxcl.config.errors import ConfigError
+from jaxcl.config.settings import Config, MeshShape
+
+
+def check_together(config: Config) -> None:
+    """Rules over several settings that need neither data nor devices."""
+    augment, batch, loss, model = config.augment, config.batch, config.loss, config.model
+    for low, high in (("crop_scale_min", "crop_scale_max"), ("blur_sigma_min", "blur_sigma_max")):
+        if getattr(augment, low) > getattr(augment, high):
+            raise ConfigError(
+                f"augment.{low} = {getattr(augment, low)} is above augment.{high} = {getattr(augment, high)}"
+            )
+    if batch.micro is not None:
+        check_divides("batch.size", batch.size, "batch.micro", batch.micro, vary="batch.micro")
+    if config.optim.warmup_steps >= config.steps:
+        raise ConfigError(
+            f"optim.warmup_steps = {config.optim.warmup_steps} leaves none of steps = {config.steps} at the full "
+            f"learning rate; the largest valid value is {config.steps - 1}"
+        )
+    if loss.impl == "dense" and loss.block_size is not None:
+        raise ConfigError(
+            f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
+        )
+    available = negatives_available(config)
+    if loss.top_k is not None and loss.top_k > available:
+        raise ConfigError(
+            f"loss.top_k = {loss.top_k} is more than the negatives there are: 2 * {micro_size(config)} - 2 in the "
+            f"batch and {config.queue.size} in the queue; the largest valid value is {available}"
+        )
+    if model.encoder.startswith("vit") and config.data.image_size % model.patch:
+        check_divides("data.image_size", config.data.image_size, "model.patch", model.patch, vary="data.image_size")
+
+
+def micro_size(config: Config) -> int:
+    """Images that meet in one loss: `batch.micro`, or the whole batch.
+
+    >>> micro_size(Config())
+    512
+    """
+    return config.batch.micro or config.batch.size
+
+
+def negatives_available(config: Config) -> int:
+    """Negatives of one anchor once the queue is full: 2·micro − 2 in the batch, and the queue.
+
+    >>> negatives_available(Config())
+    1022
+    """
+    return 2 * micro_size(config) - 2 + config.queue.size
+
+
+def check_divides(whole: str, size: int, part: str, count: int, *, vary: str) -> None:
+    """Raises unless `count` divides `size`, with the nearest valid values of the setting to vary.
+
+    Args:
+        whole: name of the setting that is divided.
+        size: its value.
+        part: name of what divides it.
+        count: its value, ≥ 1.
+        vary: `whole` or `part`: for which of them valid values are offered.
+
+    Raises:
+        ConfigError: `count` does not divide `size`.
+
+    >>> check_divides("batch.size", 32, "mesh.shape.data", 8, vary="batch.size")
+    """
+    if size % count == 0:
+        return
+    if vary == whole:
+        near = [value for value in (size // count * count, -(-size // count) * count) if value > 0]
+    else:
+        divisors = [value for value in range(1, size + 1) if size % value == 0]
+        near = sorted(
+            {max(v for v in divisors if v < count), min(v for v in divisors if v > count)} if count < size else {size}
+        )
+    raise ConfigError(
+        f"{whole} = {size} is not divisible by {part} = {count}; the nearest valid values of {vary} are "
+        f"{' and '.join(map(str, near))}"
+    )
+
+
+def check_devices(config: Config, devices: int) -> None:
+    """Raises where the mesh does not fit the devices, or batch and queue do not divide over it.
+
+    Args:
+        config: the run.
+        devices: how many there are, over all processes.
+
+    Raises:
+        ConfigError: names the setting, its value and the nearest valid ones.
+
+    >>> check_devices(Config(), 8)
+    """
+    data, _ = mesh_sizes(config.mesh.shape, devices)
+    for name, size in (("batch.size", config.batch.size), ("batch.micro", micro_size(config))):
+        check_divides(name, size, "mesh.shape.data", data, vary=name)
+    if config.queue.size:
+        check_divides("queue.size", config.queue.size, "mesh.shape.data", data, vary="queue.size")
+
+
+def mesh_sizes(shape: MeshShape, devices: int) -> tuple[int, int]:
+    """The sizes of the two mesh axes, with −1 filled in.
+
+    Args:
+        shape: `mesh.shape`.
+        devices: how many there are.
+
+    Returns:
+        Devices along `data` and along `model`; their product is at most `devices`.
+
+    Raises:
+        ConfigError: both are −1, one is 0, or the devices do not suffice or divide.
+
+    >>> mesh_sizes(MeshShape(data=-1, model=2), 8)
+    (4, 2)
+    """
+    named = {"data": shape.data, "model": shape.model}
+    for axis, size in named.items():
+        if size == 0:
+            raise ConfigError(f"mesh.shape.{axis} = 0; it needs at least 1 device, or -1 for all that are left")
+    if shape.data == shape.model == -1:
+        raise ConfigError("mesh.shape.data and mesh.shape.model are both -1; only one can take what is left")
+    fixed = math.prod(size for size in named.values() if size > 0)
+    if fixed > devices:
+        raise ConfigError(
+            f"mesh.shape = {{data: {shape.data}, model: {shape.model}}} needs {fixed} devices; there are {devices}"
+        )
+    if -1 not in named.values():
+        return shape.data, shape.model
+    free = "data" if shape.data == -1 else "model"
+    held = "model" if free == "data" else "data"
+    check_divides("devices", devices, f"mesh.shape.{held}", fixed, vary=f"mesh.shape.{held}")
+    rest = devices // fixed
+    return (rest, shape.model) if free == "data" else (shape.data, rest)

@@ -1,0 +1,195 @@
+"""Every setting of a run: its default, its meaning and its range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """One setting: its default, what it means (with the unit), and the values it may take.
+
+    Args:
+        default: value used where a config says nothing; None for a setting that may stay empty.
+        help: one line, with the unit.
+        low: smallest allowed value, included.
+        high: largest allowed value, included.
+        above: bound that the value must exceed.
+        choices: the only allowed strings.
+
+    Returns:
+        A dataclass field that carries these facts as metadata.
+    """
+    return field(default=default, metadata=dict(help=help, low=low, high=high, above=above, choices=choices))
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, and how they are read."""
+
+    name: str = setting("emoji", "emoji | fashion_mnist | folder:/path | tfds:NAME")
+    root: str | None = setting(None, "folder of the prepared files (IDX files, TFDS data_dir); empty: the usual place")
+    image_size: int = setting(32, "pixels a side, after the crop", low=8, high=1024)
+    label: str = setting("group", "emoji: which label is probed", choices=("group", "subgroup"))
+    skin_tones: bool = setting(False, "emoji: also the skin-tone variants (3,773 images instead of 1,898)")
+    background: str = setting("white", "emoji: colour behind the transparent parts", choices=("white", "random"))
+    holdout: float = setting(0.2, "fraction held out for evaluation where the source has no split", above=0.0, high=0.9)
+    workers: int = setting(0, "Grain worker processes; 0 reads in threads of this process", low=0, high=256)
+    max_bad_fraction: float = setting(0.01, "share of unreadable images above which the run stops", low=0.0, high=1.0)
+    max_pixels: int = setting(50_000_000, "pixels of one image above which it is not decoded", low=64)
+    mean: float = setting(0.5, "subtracted from pixels in [0, 1]", low=0.0, high=1.0)
+    std: float = setting(0.25, "pixels in [0, 1] are divided by it", above=0.0)
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """How one view is made: the crop on the host, the rest on the device."""
+
+    crop_scale_min: float = setting(0.2, "smallest share of the image's area in a crop", above=0.0, high=1.0)
+    crop_scale_max: float = setting(1.0, "largest share of the image's area in a crop", above=0.0, high=1.0)
+    crop_ratio: float = setting(4 / 3, "aspect ratio of a crop lies in [1/ratio, ratio]", low=1.0, high=10.0)
+    flip_prob: float = setting(0.5, "probability of a mirror image", low=0.0, high=1.0)
+    jitter_prob: float = setting(0.8, "probability of colour jitter", low=0.0, high=1.0)
+    brightness: float = setting(0.4, "jitter: factor in [1 - b, 1 + b]", low=0.0, high=1.0)
+    contrast: float = setting(0.4, "jitter: factor in [1 - c, 1 + c]", low=0.0, high=1.0)
+    saturation: float = setting(0.4, "jitter: factor in [1 - s, 1 + s]; colour images", low=0.0, high=1.0)
+    hue: float = setting(0.1, "jitter: turns of the hue circle, in [-h, h]; colour images", low=0.0, high=0.5)
+    grayscale_prob: float = setting(0.2, "probability of gray; colour images", low=0.0, high=1.0)
+    blur_prob: float = setting(0.5, "probability of a Gaussian blur", low=0.0, high=1.0)
+    blur_sigma_min: float = setting(0.1, "blur: smallest standard deviation, pixels", above=0.0)
+    blur_sigma_max: float = setting(2.0, "blur: largest standard deviation, pixels", above=0.0)
+    solarize_prob: float = setting(0.0, "probability of solarization", low=0.0, high=1.0)
+    solarize_threshold: float = setting(0.5, "pixels above it are inverted, of [0, 1]", low=0.0, high=1.0)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Encoder and projection head."""
+
+    encoder: str = setting(
+        "conv",
+        "the backbone",
+        choices=("conv", "resnet18", "resnet34", "resnet50", "vit_ti", "vit_s", "vit_b"),
+    )
+    stem: str = setting("small", "ResNet: small (images up to 64 px) or imagenet", choices=("small", "imagenet"))
+    norm: str = setting("batch", "ResNet, conv: normalisation", choices=("batch", "group"))
+    patch: int = setting(4, "ViT: pixels a patch side; must divide image_size", low=1, high=64)
+    remat: bool = setting(False, "ViT: recompute each block in the backward pass instead of storing it")
+    dtype: str = setting("float32", "compute type; parameters stay float32", choices=("float32", "bfloat16", "float16"))
+    head_layers: int = setting(2, "linear layers in the projection head", low=1, high=3)
+    head_hidden: int = setting(512, "width of the head's hidden layers", low=1)
+    head_dim: int = setting(128, "dimensions of an embedding", low=2)
+    head_norm: bool = setting(True, "batch norm after the head's hidden layers")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The contrastive loss."""
+
+    impl: str = setting("strip", "strip: streamed; dense: the N x N definition", choices=("strip", "dense"))
+    temperature: float = setting(0.2, "cosines are divided by it", above=0.0)
+    top_k: int | None = setting(None, "hardest negatives kept for each anchor; empty: all of them", low=1)
+    block_size: int | None = setting(None, "anchors a strip; empty: chosen from the sizes", low=1)
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """Negatives of earlier steps."""
+
+    size: int = setting(0, "embeddings kept; 0: no queue", low=0)
+    dtype: str = setting("float16", "storage type", choices=("float16", "bfloat16", "float32"))
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """How many images make one real update."""
+
+    size: int = setting(512, "images a real update, over all devices", low=2)
+    micro: int | None = setting(None, "images a micro-batch; empty: the whole batch at once", low=2)
+    mode: str = setting(
+        "accumulate",
+        "what micro-batches mean: averaged gradients of several smaller contrastive problems (adds no negatives)",
+        choices=("accumulate",),
+    )
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """Optimizer and schedule; schedules count real updates."""
+
+    name: str = setting("adamw", "the optimizer", choices=("sgd", "lars", "adamw"))
+    base_lr: float = setting(1e-3, "learning rate at batch 256; the run uses base_lr * batch.size / 256", above=0.0)
+    warmup_steps: int = setting(20, "real updates from 0 to the full learning rate", low=0)
+    weight_decay: float = setting(1e-4, "decay of kernels; norms and biases have none", low=0.0)
+    momentum: float = setting(0.9, "sgd, lars: momentum; adamw: first-moment decay", low=0.0, high=0.9999)
+    clip_norm: float | None = setting(1.0, "global gradient norm above which gradients are scaled down", above=0.0)
+
+
+@dataclass(frozen=True)
+class MeshShape:
+    """Devices along each axis; -1 takes all that are left."""
+
+    data: int = setting(-1, "devices that share the batch and the queue", low=-1)
+    model: int = setting(1, "devices that share the parameters", low=-1)
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """The device mesh."""
+
+    shape: MeshShape = field(default_factory=MeshShape)
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Probes of the frozen encoder."""
+
+    every: int = setting(0, "real updates between kNN scores during training; 0: only at the end", low=0)
+    batch: int = setting(512, "images encoded at once, over all devices", low=1)
+    knn_k: int = setting(20, "neighbours that vote", low=1)
+    knn_temperature: float = setting(0.07, "a neighbour's vote weighs exp(cosine / temperature)", above=0.0)
+    linear_steps: int = setting(200, "L-BFGS iterations of the linear probe", low=1)
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is written while training."""
+
+    every: int = setting(10, "real updates between lines of metrics.jsonl", low=1)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the state is saved."""
+
+    every: int = setting(200, "real updates between checkpoints; the last one is always saved", low=1)
+    keep: int = setting(2, "newest checkpoints kept; the best is kept besides", low=1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run."""
+
+    seed: int = setting(0, "the only source of randomness", low=0, high=2**31 - 1)
+    steps: int = setting(900, "real updates", low=1)
+    max_nonfinite: int = setting(5, "non-finite steps in a row, each skipped, after which the run stops", low=1)
+    method: str = setting("simclr", "the training method, a file in jaxcl/methods")
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -1,0 +1,120 @@
+import dataclasses
+import math
+
+import pytest
+
+from jaxcl import config as settings
+from jaxcl.config import Config, ConfigError, MeshShape, resolve
+
+
+def leaves(section=Config, path=""):
+    for item in dataclasses.fields(section):
+        if dataclasses.is_dataclass(item.default_factory):
+            yield from leaves(item.default_factory, f"{path}{item.name}.")
+        else:
+            yield f"{path}{item.name}", item
+
+
+def nested(path, value):
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
+
+
+def test_defaults_survive_the_way_through_a_config_dict_and_json():
+    assert resolve(settings.base_config()) == Config()
+    assert resolve(settings.to_dict(Config())) == Config()
+
+
+def test_every_setting_says_what_it_means():
+    assert all(item.metadata["help"] for _, item in leaves())
+
+
+def test_an_empty_setting_accepts_an_override_of_its_type():
+    values = settings.base_config()
+    values.loss.top_k = 7
+    assert resolve(values).loss.top_k == 7
+
+
+@pytest.mark.parametrize("path", [path for path, item in leaves() if isinstance(item.default, float)])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_number_may_be_nan_or_infinite(path, value):
+    with pytest.raises(ConfigError, match=path.replace(".", r"\.")):
+        resolve(nested(path, value))
+
+
+@pytest.mark.parametrize(("path", "item"), [pair for pair in leaves() if pair[1].metadata["low"] is not None])
+def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item):
+    with pytest.raises(ConfigError, match=rf"{path} = .* below the smallest valid value {item.metadata['low']}"):
+        resolve(nested(path, item.metadata["low"] - 1))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"loss": {"tempratur": 1}}, r"unknown setting 'loss.tempratur'; did you mean 'loss.temperature'"),
+        ({"quue": {}}, r"unknown setting 'quue'; did you mean 'queue'"),
+        ({"zzz": 1}, r"unknown setting 'zzz'; known: seed"),
+        ({"loss": {"temperature": 0}}, r"loss.temperature = 0.0 must be greater than 0.0"),
+        ({"loss": {"temperature": -0.1}}, r"loss.temperature = -0.1 must be greater"),
+        ({"batch": {"size": 7.5}}, r"batch.size = 7.5 has type float; it needs int"),
+        ({"batch": {"size": True}}, r"batch.size = True has type bool"),
+        ({"batch": {"size": None}}, r"batch.size is empty"),
+        ({"batch": 3}, r"batch = 3 is a group of settings"),
+        ({"model": {"encoder": "resnet50x"}}, r"did you mean 'resnet50'"),
+        ({"batch": {"size": 64, "micro": 7}}, r"valid values of batch.micro are 4 and 8"),
+        ({"batch": {"size": 64, "micro": 100}}, r"valid values of batch.micro are 64$"),
+        ({"loss": {"top_k": 1023}}, r"loss.top_k = 1023 .* largest valid value is 1022"),
+        ({"augment": {"crop_scale_min": 0.9, "crop_scale_max": 0.3}}, r"crop_scale_min = 0.9 is above"),
+        ({"steps": 20}, r"optim.warmup_steps = 20 .* largest valid value is 19"),
+        ({"loss": {"impl": "dense", "block_size": 3}}, r"loss.block_size = 3 has no meaning"),
+        ({"model": {"encoder": "vit_ti", "patch": 5}}, r"valid values of data.image_size are 30 and 35"),
+    ],
+)
+def test_bad_settings_are_refused_with_their_value_and_a_valid_one(values, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(values)
+
+
+def test_a_queue_adds_to_the_negatives_that_top_k_may_take():
+    assert resolve({"loss": {"top_k": 1023}, "queue": {"size": 1}}).loss.top_k == 1023
+
+
+def test_micro_batches_bound_the_negatives_not_the_whole_batch():
+    config = resolve({"batch": {"size": 64, "micro": 16}})
+    assert settings.negatives_available(config) == 30
+
+
+@pytest.mark.parametrize(
+    ("shape", "devices", "expected"),
+    [((-1, 1), 1, (1, 1)), ((-1, 1), 8, (8, 1)), ((-1, 2), 8, (4, 2)), ((2, -1), 8, (2, 4)), ((3, 1), 8, (3, 1))],
+)
+def test_minus_one_takes_the_devices_that_are_left(shape, devices, expected):
+    assert settings.mesh_sizes(MeshShape(*shape), devices) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((-1, -1), "both -1"),
+        ((0, 1), "mesh.shape.data = 0"),
+        ((16, 1), "needs 16 devices; there are 8"),
+        ((-1, 3), "valid values of mesh.shape.model are 2 and 4"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(shape, message):
+    with pytest.raises(ConfigError, match=message):
+        settings.mesh_sizes(MeshShape(*shape), 8)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"batch": {"size": 30}}, "batch.size = 30 .* valid values of batch.size are 24 and 32"),
+        ({"batch": {"size": 48, "micro": 12}}, "batch.micro = 12 .* valid values of batch.micro are 8 and 16"),
+        ({"queue": {"size": 1001}}, "queue.size = 1001 .* valid values of queue.size are 1000 and 1008"),
+    ],
+)
+def test_what_does_not_divide_over_the_devices_is_refused_with_the_nearest_valid_values(values, message):
+    with pytest.raises(ConfigError, match=message):
+        settings.check_devices(resolve(values), 8)
