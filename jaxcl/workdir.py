@@ -1,0 +1,164 @@
+"""The output folder of a run: claimed by one process, refused when used, resumed or emptied on request."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import IO, Any
+
+from jaxcl.config import ConfigError
+
+CONFIG = "config.json"
+CHECKPOINTS = "checkpoints"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+REPORT = "report.html"
+_LOCK = ".lock"
+# what a run writes, and so all that --overwrite may delete
+_OURS = (CONFIG, CHECKPOINTS, METRICS, SUMMARY, REPORT, "events.out.tfevents.*")
+
+# Settings that a resumed run may change: they do not alter what a step computes
+_FREE_ON_RESUME = ("steps", "log", "eval", "checkpoint", "mesh", "max_nonfinite")
+_FREE_KEYS_ON_RESUME = ("data.workers", "data.root")
+
+
+class Workdir:
+    """A claimed output folder; `release` it, or leave that to the end of the process."""
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self._lock = lock
+
+    def release(self) -> None:
+        """Lets another process have the folder."""
+        (self.path / _LOCK).unlink(missing_ok=True)
+        self._lock.close()
+
+
+def default_path(config_path: str) -> Path:
+    """A new folder under `runs/`, named after the config and the time.
+
+    >>> default_path("configs/simclr_stream.py:smoke").parent
+    PosixPath('runs')
+    """
+    file, _, variant = config_path.partition(":")
+    name = "-".join(part for part in (Path(file).stem, variant) if part)
+    return Path("runs") / f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+
+def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> Workdir:
+    """Makes the folder this process's own.
+
+    Args:
+        path: of the folder; it is created.
+        resume: continue the run that is there.
+        overwrite: delete the run that is there; files that no run writes are never deleted.
+
+    Returns:
+        The claimed folder.
+
+    Raises:
+        ConfigError: not writable, used without `resume` or `overwrite`, nothing to resume, or in use by a process.
+    """
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite contradict each other; give one of them")
+    used = (path / CONFIG).exists() or (path / CHECKPOINTS).exists()
+    if resume and not used:
+        raise ConfigError(f"--workdir={path} holds no run to resume; leave out --resume to start one there")
+    if used and not (resume or overwrite):
+        raise ConfigError(
+            f"--workdir={path} holds a run already; add --resume to continue it or --overwrite to replace it"
+        )
+    if not used and path.is_dir() and any(item.name != _LOCK for item in path.iterdir()):
+        raise ConfigError(f"--workdir={path} holds files that are not of a run; name a new or an empty folder")
+    lock = _lock(path)
+    if overwrite:
+        _empty(path)
+    return Workdir(path, lock)
+
+
+def _lock(path: Path) -> IO[str]:
+    """The open lock file, with this process's name in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = (path / _LOCK).open("a+")
+    except OSError as error:
+        raise ConfigError(f"--workdir={path} is not writable: {error.strerror}") from error
+    try:
+        # the kernel drops it with the process, so a killed run leaves no stale lock
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.seek(0)
+        owner = handle.read().strip() or "another process"
+        handle.close()
+        raise ConfigError(f"--workdir={path} is in use by {owner}") from None
+    handle.truncate(0)
+    handle.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.datetime.now():%Y-%m-%d %H:%M:%S}\n")
+    handle.flush()
+    return handle
+
+
+def _empty(path: Path) -> None:
+    """Deletes what a run wrote."""
+    for pattern in _OURS:
+        for item in path.glob(pattern):
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Writes a JSON file that is either whole or not there.
+
+    Args:
+        path: of the file.
+        values: plain numbers, strings, lists and dictionaries; NaN is an error.
+    """
+    draft = path.with_name(path.name + ".tmp")
+    draft.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
+    draft.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        ConfigError: it is not there or not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def check_unchanged(saved: dict[str, Any], given: dict[str, Any]) -> None:
+    """Raises where a run would be resumed with settings that change what its steps compute.
+
+    Args:
+        saved: the resolved configuration of the run.
+        given: the one to resume with.
+
+    Raises:
+        ConfigError: names each such setting with both values.
+    """
+    before, after = _flat(saved), _flat(given)
+    changed = [
+        f"{name} = {after.get(name)!r} (the run has {before.get(name)!r})"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+        and name.split(".")[0] not in _FREE_ON_RESUME
+        and name not in _FREE_KEYS_ON_RESUME
+    ]
+    if changed:
+        raise ConfigError(f"--resume with other settings than the run was started with: {'; '.join(changed)}")
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

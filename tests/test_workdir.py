@@ -1,0 +1,96 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxcl import workdir
+from jaxcl.config import ConfigError
+
+
+def used(path: Path) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+    (path / "checkpoints").mkdir()
+    (path / "checkpoints" / "x").write_text("x")
+    (path / "mine.txt").write_text("keep me")
+    return path
+
+
+def test_a_new_folder_is_made_with_its_parents(tmp_path):
+    claimed = workdir.claim(tmp_path / "a" / "b")
+    assert claimed.path.is_dir()
+
+
+def test_a_used_folder_is_refused_with_both_ways_out(tmp_path):
+    with pytest.raises(ConfigError, match=r"--resume to continue it or --overwrite to replace it"):
+        workdir.claim(used(tmp_path / "run"))
+
+
+def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(tmp_path):
+    path = used(tmp_path / "run")
+    workdir.claim(path, overwrite=True)
+    assert sorted(item.name for item in path.iterdir()) == [".lock", "mine.txt"]
+
+
+def test_resume_leaves_everything_where_it_is(tmp_path):
+    path = used(tmp_path / "run")
+    workdir.claim(path, resume=True)
+    assert (path / "checkpoints" / "x").exists()
+
+
+def test_a_folder_of_somebody_elses_files_is_never_taken(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match="holds files that are not of a run"):
+            workdir.claim(tmp_path, overwrite=overwrite)
+
+
+def test_resume_where_nothing_is_names_the_folder(tmp_path):
+    with pytest.raises(ConfigError, match="holds no run to resume"):
+        workdir.claim(tmp_path / "typo", resume=True)
+
+
+def test_resume_and_overwrite_together_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="contradict"):
+        workdir.claim(tmp_path, resume=True, overwrite=True)
+
+
+def test_a_path_below_a_file_is_not_writable(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is not writable"):
+        workdir.claim(tmp_path / "file" / "run")
+
+
+def test_a_second_process_learns_who_is_using_the_folder(tmp_path):
+    claimed = workdir.claim(tmp_path / "run")
+    code = f"from pathlib import Path; from jaxcl import workdir; workdir.claim(Path({str(claimed.path)!r}))"
+    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "is in use by process" in second.stderr
+    claimed.release()
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_json_is_written_whole_and_never_with_nan(tmp_path):
+    path = tmp_path / "x.json"
+    workdir.write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        workdir.write_json(path, {"a": float("nan")})
+    assert workdir.read_json(path) == {"a": 1}
+
+
+def test_a_broken_json_file_is_named(tmp_path):
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"x\.json cannot be read"):
+        workdir.read_json(tmp_path / "x.json")
+
+
+def test_resume_names_every_setting_that_would_change_the_steps():
+    saved = {"seed": 0, "steps": 5, "loss": {"temperature": 0.2, "top_k": None}, "data": {"workers": 0}}
+    given = {"seed": 1, "steps": 9, "loss": {"temperature": 0.1, "top_k": None}, "data": {"workers": 2}}
+    with pytest.raises(ConfigError, match=r"loss.temperature = 0.1 \(the run has 0.2\); seed = 1 \(the run has 0\)$"):
+        workdir.check_unchanged(saved, given)
+
+
+def test_resume_for_more_steps_or_with_other_workers_is_allowed():
+    workdir.check_unchanged({"steps": 5, "data": {"workers": 0}}, {"steps": 9, "data": {"workers": 2}})
