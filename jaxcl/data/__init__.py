@@ -1,0 +1,24 @@
+"""Data sources and the batches made of them."""
+
+from jaxcl.data.bad import BadImages
+from jaxcl.data.evaluation import EVAL_EPOCH, EvalImages, EvalViews, eval_batches, eval_images, eval_views
+from jaxcl.data.pipeline import Loader, make_loader
+from jaxcl.data.record import BadImage, Record, Source, Splits
+from jaxcl.data.sources import open_source
+
+__all__ = [
+    "EVAL_EPOCH",
+    "BadImage",
+    "BadImages",
+    "EvalImages",
+    "EvalViews",
+    "Loader",
+    "Record",
+    "Source",
+    "Splits",
+    "eval_batches",
+    "eval_images",
+    "eval_views",
+    "make_loader",
+    "open_source",
+]

@@ -1,0 +1,87 @@
+"""What a data source is: a random-access list of images, with labels, stable ids and names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int32, UInt8
+
+from jaxcl.config import ConfigError
+
+
+class BadImage(Exception):
+    """An image that cannot be read: its name and why, so that a reader can report it and go on."""
+
+    def __init__(self, name: str, reason: str):
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class Record(NamedTuple):
+    """One image of a source."""
+
+    image: UInt8[np.ndarray, "h w c"]  # c: the channels of the source, or 4 (with alpha) where it asks for a background
+    label: int  # number of the class, -1 without one
+    id: int  # the same in every run, and unique over both splits
+    name: str  # what a person would call it: a path, an emoji's name
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A split of a data set, picklable so that worker processes can read it.
+
+    `source[i]` raises `BadImage` for an image that cannot be read.
+    """
+
+    name: str
+    classes: tuple[str, ...]  # empty: no labels
+    channels: int  # of a view: 1 or 3
+    protocol: str  # one plain line: what the images are and how they were split
+    ids: Int32[np.ndarray, " n"]  # increasing; ids[i] is the id of source[i], known without reading it
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Record: ...
+
+
+class Splits(NamedTuple):
+    """The images to train on, and those held out for evaluation."""
+
+    train: Source
+    test: Source
+
+
+def position_of(source: Source, image_id: int) -> int:
+    """The position in a source of the image with this id."""
+    return int(np.searchsorted(source.ids, image_id))
+
+
+def hold_out(keys: Sequence[bytes], fraction: float, name: str) -> frozenset[int]:
+    """The positions to hold out, drawn by hash: an image stays on its side whatever is added or removed around it.
+
+    Args:
+        keys: what identifies each item for ever, for example its relative path.
+        fraction: share of the items to hold out, rounded down, but at least one.
+        name: the data set, for the message.
+
+    Returns:
+        Positions in `keys`: those with the smallest sha256.
+
+    Raises:
+        ConfigError: fewer than two items.
+
+    >>> sorted(hold_out([b"a", b"b", b"c", b"d"], 0.5, "letters"))
+    [2, 3]
+    """
+    if len(keys) < 2:
+        raise ConfigError(f"data.name={name}: {len(keys)} image, and a hold-out needs at least 2")
+    order = sorted(range(len(keys)), key=lambda i: hashlib.sha256(keys[i]).digest())
+    count = min(max(1, int(fraction * len(keys))), len(keys) - 1)
+    return frozenset(order[:count])

@@ -1,0 +1,50 @@
+"""From `data.name` to the images to train on and those held out."""
+
+from __future__ import annotations
+
+import difflib
+
+from jaxcl.config import ConfigError, DataConfig
+from jaxcl.data.record import Splits
+
+KNOWN = ("emoji", "fashion_mnist", "folder:/path", "tfds:NAME")
+
+
+def open_source(config: DataConfig) -> Splits:
+    """Open the data set that `config.name` asks for; no image is decoded yet.
+
+    Args:
+        config: the data settings.
+
+    Returns:
+        Both splits, whose ids do not overlap. The split never depends on the run's seed.
+
+    Raises:
+        ConfigError: the name is unknown (the nearest known one is named), or the data are not there.
+    """
+    kind, colon, rest = config.name.partition(":")
+    # Imported here, so that one set needs only what it itself reads.
+    if kind == "emoji" and not colon:
+        from jaxcl.data.emoji import open_emoji
+
+        return open_emoji(config)
+    if kind == "fashion_mnist" and not colon:
+        from jaxcl.data.fashion_mnist import open_fashion_mnist
+
+        return open_fashion_mnist(config)
+    if kind == "folder" and rest:
+        from jaxcl.data.folder import open_folder
+
+        return open_folder(rest, config)
+    if kind == "tfds" and rest:
+        from jaxcl.data.tfds import open_tfds
+
+        return open_tfds(rest, config)
+    raise ConfigError(_unknown(config.name))
+
+
+def _unknown(name: str) -> str:
+    """Which data set was probably meant."""
+    nearest = difflib.get_close_matches(name.partition(":")[0].lower(), [k.partition(":")[0] for k in KNOWN], 1, 0.5)
+    hint = "".join(f"; did you mean {k}?" for k in KNOWN if nearest and k.startswith(nearest[0]))
+    return f"data.name={name!r} is not one of {', '.join(KNOWN)}{hint}"
