@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,24 +17,6 @@ with contextlib.suppress(ImportError):
     from jaxtyping import Array, Float, Int32, Key, UInt8
 
 _CHANNELS = -2  # inside, images are [B, V, H, C, W]: rows and columns are then both blurred without a transpose
-
-
-@runtime_checkable
-class Strengths(Protocol):
-    """What `augment` reads from its settings: probabilities in [0, 1], strengths as in `jaxcl.config.AugmentConfig`."""
-
-    flip_prob: float
-    jitter_prob: float
-    brightness: float
-    contrast: float
-    saturation: float
-    hue: float
-    grayscale_prob: float
-    blur_prob: float
-    blur_sigma_min: float
-    blur_sigma_max: float
-    solarize_prob: float
-    solarize_threshold: float
 
 
 class _Draws(NamedTuple):
@@ -58,7 +40,7 @@ def augment(
     ids: Int32[Array, " b"],
     epochs: Int32[Array, " b"],
     *,
-    config: Strengths,
+    config: Any,
 ) -> Float[Array, "v b h w c"]:
     """Augment crops; each view depends on its own pixels and on (key, id, view, epoch), not on its place in the batch.
 
@@ -70,7 +52,8 @@ def augment(
         views: crops, V of each image, with 1 or 3 channels.
         ids: of the images.
         epochs: how often the data have been seen.
-        config: probabilities and strengths, read while tracing.
+        config: probabilities and strengths, read while tracing: an object with the attributes of
+            `jaxcl.config.AugmentConfig`.
 
     Returns:
         float32 in [0, 1], views first.
@@ -122,7 +105,7 @@ def _draw(key: Array, ids: Array, epochs: Array, views: int) -> _Draws:
     return _Draws(*jnp.moveaxis(numbers, -1, 0)[..., None, None, None])
 
 
-def _jitter(x: Array, draws: _Draws, config: Strengths) -> Array:
+def _jitter(x: Array, draws: _Draws, config: Any) -> Array:
     """Brightness, contrast, saturation, hue, in this order, clipped to [0, 1] after each; strength 0 is left out."""
     if config.brightness > 0:
         x = _blend(0.0, x, config.brightness, draws.brightness)
@@ -179,7 +162,7 @@ def _solarize(x: Array, threshold: float) -> Array:
     return pix.solarize(x, threshold)
 
 
-def _blur(x: Array, draw: Array, config: Strengths) -> Array:
+def _blur(x: Array, draw: Array, config: Any) -> Array:
     """Gaussian blur, sigma uniform in [min, max] pixels, as K_h · x · K_w: two small matrix products a view."""
     low, high = config.blur_sigma_min, config.blur_sigma_max
     sigma = (low + (high - low) * draw)[..., 0]

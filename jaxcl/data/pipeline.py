@@ -58,9 +58,11 @@ class Loader(Iterator[Batch]):
         bad: the unreadable images met so far.
     """
 
-    def __init__(self, batches: grain.MapDataset, reader: BatchReader, *, batch: int, config: DataConfig):
+    def __init__(
+        self, batches: grain.MapDataset, reader: BatchReader, *, batch: int, config: DataConfig, bad: BadImages
+    ):
         self.batches_per_epoch = reader.batches_per_epoch
-        self.bad = BadImages(reader.source, config.max_bad_fraction)
+        self.bad = bad
         self._batches = batches
         self._facts = {"batch_size": batch, "images": len(reader.source), "seed": reader.seed}
         self._workers = config.workers
@@ -117,6 +119,7 @@ def make_loader(
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
+    bad: BadImages | None = None,
 ) -> Loader:
     """Training batches of two random crops of each image, in an order that depends on the seed alone.
 
@@ -131,6 +134,7 @@ def make_loader(
         seed: of the run.
         process_index: which slice is read here.
         process_count: slices in a batch.
+        bad: ledger of unreadable images; None: a new one.
 
     Returns:
         An iterator of dicts: `views` uint8 `[B, 2, H, W, C]` and int32 `[B]` `id`, `label` (-1: none), `epoch`, and
@@ -152,7 +156,9 @@ def make_loader(
     rows = slice(process_index * share, (process_index + 1) * share)
     order = grain.MapDataset.range(len(source)).seed(seed).shuffle().batch(batch, drop_remainder=True)
     reader = BatchReader(source, config.image_size, augment, seed, len(order), rows)
-    return Loader(order.repeat().map_with_index(reader), reader, batch=batch, config=config)
+    bad = BadImages(source, config.max_bad_fraction) if bad is None else bad
+    # (source, config.max_bad_fraction)
+    return Loader(order.repeat().map_with_index(reader), reader, batch=batch, config=config, bad=bad)
 
 
 def read_ahead(dataset: grain.MapDataset, workers: int) -> grain.DatasetIterator:

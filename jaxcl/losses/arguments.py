@@ -1,0 +1,194 @@
+"""The inputs of a contrastive loss, checked once: a wrong one is a ValueError that names it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+with contextlib.suppress(ImportError):
+    from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+NOBODY = -1  # a query of no group
+STRANGER = -2  # a column of no group; the two never match
+
+
+class Bank(NamedTuple):
+    """A queue: its rows as stored, what each belongs to, and which of them count."""
+
+    values: Float[Array, "q d"]
+    groups: Int[Array, " q"]
+    valid: Bool[Array, " q"]
+
+
+class Problem(NamedTuple):
+    """Checked inputs. Groups are ≥ 0, or `NOBODY` for a query and `STRANGER` for a column, so that == means partner."""
+
+    queries: Float[Array, "n d"]
+    keys: Float[Array, "m d"]
+    query_groups: Int[Array, " n"]
+    key_groups: Int[Array, " m"]
+    temperature: Float[Array, ""]
+    partner: Int[Array, " n"] | None  # key number of the only positive, −1: none
+    bank: Bank | None
+
+
+def check_problem(
+    queries: ArrayLike,
+    keys: ArrayLike,
+    query_groups: ArrayLike,
+    key_groups: ArrayLike,
+    *,
+    temperature: ArrayLike,
+    positive_index: ArrayLike | None,
+    queue: ArrayLike | None,
+    queue_groups: ArrayLike | None,
+    queue_filled: ArrayLike | None,
+    exclude_diagonal: bool,
+) -> Problem:
+    """Arrays with the right ranks, lengths and dtypes.
+
+    Args:
+        queries: see `infonce`, as all others.
+        keys: candidates.
+        query_groups: what each query belongs to.
+        key_groups: what each key belongs to.
+        temperature: divides the cosines.
+        positive_index: the only positive.
+        queue: more negatives.
+        queue_groups: what each of them belongs to.
+        queue_filled: how many of them count.
+        exclude_diagonal: query i and key i are the same.
+
+    Returns:
+        The problem, groups and positives in one coding.
+
+    Raises:
+        ValueError: what does not fit, by name.
+    """
+    queries, keys = _embeddings("queries", queries), _embeddings("keys", keys)
+    (n, d), m = queries.shape, keys.shape[0]
+    if keys.shape[1] != d:
+        raise ValueError(f"keys has {keys.shape[1]} dimensions, must have {d} as queries")
+    if exclude_diagonal and n != m:
+        raise ValueError(f"exclude_diagonal=True needs as many keys as queries, got {n} queries and {m} keys")
+    query_groups = _numbers("query_groups", query_groups, n)
+    key_groups = _numbers("key_groups", key_groups, m)
+    partner = None
+    if positive_index is not None:
+        partner = _partners(_numbers("positive_index", positive_index, n), query_groups, key_groups, exclude_diagonal)
+    return Problem(
+        queries,
+        keys,
+        jnp.where(query_groups < 0, NOBODY, query_groups),
+        jnp.where(key_groups < 0, STRANGER, key_groups),
+        _temperature(temperature),
+        partner,
+        _bank(queue, queue_groups, queue_filled, d),
+    )
+
+
+def check_top_k(top_k: Any, *, keys: int, queue: int | None, use_key_negatives: bool, exclude_diagonal: bool) -> None:
+    """ValueError unless `top_k` is None or between 1 and the static number of candidates."""
+    if not use_key_negatives and not queue:
+        raise ValueError(f"use_key_negatives=False needs a queue with at least one row, got queue of {queue} rows")
+    if top_k is None:
+        return
+    limit = keys * use_key_negatives - exclude_diagonal + (queue or 0)
+    if not 1 <= check_count("top_k", top_k) <= limit:
+        raise ValueError(f"top_k={top_k} must be None or in [1, {limit}], the number of candidates of a query")
+
+
+def check_tail(tail: str, tail_samples: Any, tail_key: Any, top_k: int | None) -> None:
+    """ValueError for an unknown tail, or settings that it does not read."""
+    if tail not in ("drop", "sampled"):
+        raise ValueError(f"tail={tail!r} must be 'drop' or 'sampled'")
+    if tail == "sampled":
+        if top_k is None:
+            raise ValueError("tail='sampled' needs top_k; top_k=None already uses every negative")
+        raise NotImplementedError("tail='sampled' is not available in this version")
+    if tail_samples is not None or tail_key is not None:
+        raise ValueError(f"tail_samples={tail_samples} and tail_key are read only with tail='sampled', got tail='drop'")
+
+
+def check_count(name: str, value: Any) -> int:
+    """A Python int ≥ 1."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if isinstance(value, bool) or count < 1:
+        raise ValueError(f"{name}={value!r} must be an int of at least 1")
+    return count
+
+
+def _embeddings(name: str, value: ArrayLike) -> Float[Array, "r d"]:
+    """A float matrix with at least one column."""
+    array = jnp.asarray(value)
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"{name} has shape {array.shape}, must be [rows, dimensions], each at least 1")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ValueError(f"{name} has dtype {array.dtype}, must be a float type")
+    return array
+
+
+def _numbers(name: str, value: ArrayLike, length: int) -> Int[Array, " r"]:
+    """An int32 vector of a given length."""
+    array = jnp.asarray(value)
+    if array.shape != (length,):
+        raise ValueError(f"{name} has shape {array.shape}, must be ({length},)")
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(f"{name} has dtype {array.dtype}, must be an integer type")
+    return array.astype(jnp.int32)
+
+
+def _partners(
+    index: Int[Array, " n"], query_groups: Int[Array, " n"], key_groups: Int[Array, " m"], exclude_diagonal: bool
+) -> Int[Array, " n"]:
+    """`positive_index`, or −1 where it names no possible partner."""
+    inside = (index >= 0) & (index < key_groups.shape[0])
+    known = (query_groups >= 0) & (key_groups[jnp.where(inside, index, 0)] >= 0)
+    itself = exclude_diagonal & (index == jnp.arange(index.shape[0]))
+    return jnp.where(inside & known & ~itself, index, -1)
+
+
+def _temperature(value: ArrayLike) -> Float[Array, ""]:
+    """A float32 scalar; its range is checked where its value is known."""
+    array = jnp.asarray(value)
+    if array.shape != ():
+        raise ValueError(f"temperature has shape {array.shape}, must be a scalar")
+    if not isinstance(array, jax.core.Tracer) and not (math.isfinite(float(array)) and float(array) > 0):
+        raise ValueError(f"temperature={float(array)} must be finite and above 0")
+    return array.astype(jnp.float32)
+
+
+def _bank(queue: ArrayLike | None, groups: ArrayLike | None, filled: ArrayLike | None, dimensions: int) -> Bank | None:
+    """The queue; without groups a row is everybody's negative."""
+    if queue is None:
+        for name, value in (("queue_groups", groups), ("queue_filled", filled)):
+            if value is not None:
+                raise ValueError(f"{name} was given without queue")
+        return None
+    queue = jnp.asarray(queue)
+    if queue.ndim != 2 or queue.shape[1] != dimensions:
+        raise ValueError(f"queue has shape {queue.shape}, must be [rows, {dimensions}] as queries")
+    if not jnp.issubdtype(queue.dtype, jnp.floating):
+        raise ValueError(f"queue has dtype {queue.dtype}, must be a float type")
+    size = queue.shape[0]
+    groups = jnp.full(size, STRANGER) if groups is None else _numbers("queue_groups", groups, size)
+    count = _filled(size if filled is None else filled, size)
+    return Bank(queue, jnp.where(groups < 0, STRANGER, groups), jnp.arange(size) < count)
+
+
+def _filled(value: ArrayLike, size: int) -> Int[Array, ""]:
+    """The number of valid rows, an int32 scalar in [0, size] where its value is known."""
+    array = jnp.asarray(value)
+    if array.shape != () or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(f"queue_filled has shape {array.shape} and dtype {array.dtype}, must be an integer scalar")
+    if not isinstance(array, jax.core.Tracer) and not 0 <= int(array) <= size:
+        raise ValueError(f"queue_filled={int(array)} must be in [0, {size}], the rows of queue")
+    return array

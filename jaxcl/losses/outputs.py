@@ -1,0 +1,54 @@
+"""What a contrastive loss returns: a value for each query, and numbers about the selection."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+import jax
+
+with contextlib.suppress(ImportError):
+    from jaxtyping import Array, Bool, Float, Int
+
+
+class Stats(NamedTuple):
+    """Numbers about the candidates and the selection, without gradient.
+
+    Attributes:
+        rows_tested: (row, column block) pairs that were looked at, int32 scalar.
+        rows_skipped: those among them whose selection was skipped, int32 scalar.
+        hardest: largest score of a negative, cosine / temperature, [N] float32; −inf without a negative.
+        kth: score of the k-th most similar negative, [N] float32; −inf without `top_k` or with fewer negatives than k.
+        tail_mass: softmax mass of the negatives that `top_k` left out, in [0, 1], [N] float32.
+        positives: |P| of each query, [N] int32.
+        negatives: |Neg| of each query, before `top_k`, [N] int32.
+        nonfinite: keys and valid queue rows that hold a NaN or an infinity, int32 scalar.
+    """
+
+    rows_tested: Int[Array, ""]
+    rows_skipped: Int[Array, ""]
+    hardest: Float[Array, " n"]
+    kth: Float[Array, " n"]
+    tail_mass: Float[Array, " n"]
+    positives: Int[Array, " n"]
+    negatives: Int[Array, " n"]
+    nonfinite: Int[Array, ""]
+
+
+class InfoNCEOutput(NamedTuple):
+    """The loss of each query.
+
+    Attributes:
+        loss: [N] float32, 0 where a query has no positive.
+        valid: [N] bool, False where a query has no positive; the mean is Σ loss / Σ valid.
+        stats: numbers about the selection.
+    """
+
+    loss: Float[Array, " n"]
+    valid: Bool[Array, " n"]
+    stats: Stats
+
+
+def without_gradient(stats: Stats) -> Stats:
+    """The same numbers, cut from the graph."""
+    return jax.tree.map(jax.lax.stop_gradient, stats)
