@@ -1,0 +1,176 @@
+"""Optimizers with decay and trust ratio where they belong, the schedule in real updates, and the moving average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PyTree
+
+from jaxcl.config import OptimConfig
+
+DECAYED = ("kernel", "embedding")
+STACKED = "layers"  # the name of an nn.scan: every leaf below has a leading axis of layers
+LARS_COEFFICIENT = 1e-3
+
+
+class ParameterRow(NamedTuple):
+    """One array of the parameters: its path, shape, size, and whether weight decay and trust ratio apply to it."""
+
+    name: str
+    shape: tuple[int, ...]
+    size: int
+    decays: bool
+
+
+def make_optimizer(
+    config: OptimConfig, *, batch_size: int, total_steps: int, num_micro: int = 1
+) -> optax.GradientTransformation:
+    """The optimizer of a run: clipping, then SGD, LARS or AdamW, then the mean over micro-batches around them.
+
+    Momentum is the classic one, not Nesterov's. Weight decay, and the trust ratio of LARS (You et al. 2017,
+    https://arxiv.org/abs/1708.03888), apply to kernels and embedding tables only: never to norms, biases, the class
+    token, position embeddings or a temperature. The parameter's name decides, because in an `nn.scan` even a bias
+    has two axes. With micro-batches the whole optimizer lives inside `optax.MultiSteps`, so clipping sees the mean
+    gradient, and schedule and decay count real updates; its state is arrays only.
+
+    Args:
+        config: name, base learning rate, warm-up, decay, momentum and clipping.
+        batch_size: images a real update, over all devices.
+        total_steps: real updates of the run.
+        num_micro: micro-batches a real update, ≥ 1; at 1 there is no `MultiSteps`.
+
+    Returns:
+        An optax transformation; its `update` needs the parameters.
+
+    Raises:
+        ValueError: `num_micro` is below 1.
+
+    >>> optimizer = make_optimizer(OptimConfig(name="lars"), batch_size=256, total_steps=100)
+    >>> _ = optimizer.init({"kernel": jnp.ones((2, 2))})
+    """
+    if num_micro < 1:
+        raise ValueError(f"num_micro must be at least 1, got {num_micro}")
+    rate = make_learning_rate(config, batch_size=batch_size, total_steps=total_steps)
+    clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
+    optimizer = optax.chain(clip, OPTIMIZERS[config.name](config, rate))
+    if num_micro == 1:
+        return optimizer
+    return optax.MultiSteps(optimizer, num_micro).gradient_transformation()
+
+
+def make_learning_rate(config: OptimConfig, *, batch_size: int, total_steps: int) -> optax.Schedule:
+    """Linear warm-up from 0 to base_lr * batch / 256, then half a cosine to 0 (Goyal et al. 2017).
+
+    Args:
+        config: base learning rate and warm-up.
+        batch_size: images a real update, over all devices.
+        total_steps: real updates of the run.
+
+    Returns:
+        A function of the number of finished real updates (0 for the first), which may be traced.
+
+    >>> rate = make_learning_rate(OptimConfig(base_lr=0.1, warmup_steps=2), batch_size=512, total_steps=10)
+    >>> [round(float(rate(step)), 6) for step in (0, 1, 2, 6, 10)]
+    [0.0, 0.1, 0.2, 0.1, 0.0]
+    """
+    peak = config.base_lr * batch_size / 256
+    warmup, decay = config.warmup_steps, total_steps - config.warmup_steps
+
+    def learning_rate(step: Any) -> Float[Array, ""]:
+        progress = jnp.clip((step - warmup) / max(decay, 1), 0.0, 1.0)
+        cosine = 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
+        return peak * jnp.where(step < warmup, step / max(warmup, 1), cosine)
+
+    return learning_rate
+
+
+def decay_mask(params: PyTree) -> PyTree[bool]:
+    """True where weight decay and trust ratio apply: leaves whose own name is "kernel" or "embedding".
+
+    >>> decay_mask({"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}})
+    {'dense': {'bias': False, 'kernel': True}}
+    """
+    return jax.tree_util.tree_map_with_path(lambda path, _: _keys(path)[-1] in DECAYED, params)
+
+
+def parameter_groups(params: PyTree) -> list[ParameterRow]:
+    """The table of all parameters, for a person to check what decays.
+
+    Args:
+        params: any tree of arrays or of their shapes.
+
+    Returns:
+        A row for each array, in the order of the tree.
+
+    >>> parameter_groups({"norm": {"scale": jnp.ones(3)}})
+    [ParameterRow(name='norm/scale', shape=(3,), size=3, decays=False)]
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    decays = jax.tree.leaves(decay_mask(params))
+    return [ParameterRow("/".join(_keys(p)), x.shape, x.size, d) for (p, x), d in zip(leaves, decays, strict=True)]
+
+
+def ema(target: PyTree, online: PyTree, decay: float | Float[Array, ""]) -> PyTree:
+    """One step of the exponential moving average, decay * target + (1 - decay) * online.
+
+    Args:
+        target: the average so far.
+        online: a tree like it.
+        decay: share of the average that stays, in [0, 1]; may be traced.
+
+    Returns:
+        The new average, in the dtypes of `target`.
+
+    >>> round(float(ema(jnp.float32(1.0), jnp.float32(2.0), 0.75)), 6)
+    1.25
+    """
+    return jax.tree.map(lambda t, o: (decay * t + (1 - decay) * o).astype(t.dtype), target, online)
+
+
+def _keys(path: tuple[Any, ...]) -> list[str]:
+    """The names along a leaf's path."""
+    return [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+
+
+def _sgd(config: OptimConfig, rate: optax.Schedule) -> optax.GradientTransformation:
+    """Decay, momentum, learning rate."""
+    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    return optax.chain(decay, optax.sgd(rate, momentum=config.momentum))
+
+
+def _lars(config: OptimConfig, rate: optax.Schedule) -> optax.GradientTransformation:
+    """Decay, trust ratio, learning rate, momentum."""
+    return optax.chain(
+        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
+        optax.masked(optax.stateless(_scale_by_trust_ratio), decay_mask),
+        optax.scale_by_learning_rate(rate),
+        optax.trace(config.momentum),
+    )
+
+
+def _adamw(config: OptimConfig, rate: optax.Schedule) -> optax.GradientTransformation:
+    """Adam with decoupled decay."""
+    return optax.adamw(rate, b1=config.momentum, weight_decay=config.weight_decay, mask=decay_mask)
+
+
+def _scale_by_trust_ratio(updates: PyTree, params: PyTree) -> PyTree:
+    """Scales each kernel's update by 0.001 * |kernel| / |update|; a scanned stack has one ratio a layer."""
+
+    def scale(path: tuple[Any, ...], update: Array, param: Array) -> Array:
+        axes = tuple(range(STACKED in _keys(path), param.ndim))
+        norms = [jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True)) for x in (param, update)]
+        moves = (norms[0] > 0) & (norms[1] > 0)
+        return update * jnp.where(moves, LARS_COEFFICIENT * norms[0] / jnp.where(moves, norms[1], 1.0), 1.0)
+
+    return jax.tree_util.tree_map_with_path(scale, updates, params)
+
+
+OPTIMIZERS: dict[str, Callable[[OptimConfig, optax.Schedule], optax.GradientTransformation]] = {
+    "sgd": _sgd,
+    "lars": _lars,
+    "adamw": _adamw,
+}

@@ -1,0 +1,123 @@
+"""Published parameter counts, a layer against numpy, the scan over layers and what remat saves."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcl.config import ConfigError, ModelConfig
+from jaxcl.models import make_encoder
+from jaxcl.models.vit import Block, ViT, split_patches
+
+
+@pytest.mark.parametrize(("encoder", "expected"), [("vit_b", 85_798_656), ("vit_s", 21_665_664), ("vit_ti", 5_524_416)])
+@pytest.mark.parametrize("remat", [False, True])
+def test_the_backbone_at_224_pixels_has_the_published_number_of_parameters(encoder, expected, remat):
+    module = make_encoder(ModelConfig(encoder=encoder, patch=16, remat=remat))
+    variables = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))
+    assert set(variables) == {"params"}
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == expected
+
+
+def np_layer_norm(x, params):
+    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(var + 1e-6) * params["scale"] + params["bias"]
+
+
+def np_dense(x, params):
+    return x @ params["kernel"] + params["bias"]
+
+
+def np_gelu(x):
+    return 0.5 * x * (1 + np.vectorize(__import__("math").erf)(x / np.sqrt(2)))
+
+
+def np_block(params, x, heads):
+    """One layer as loops over images and heads."""
+    width = x.shape[-1]
+    size = width // heads
+    qkv = np_dense(np_layer_norm(x, params["norm1"]), params["qkv"])
+    mixed = np.zeros_like(x)
+    for image in range(len(x)):
+        for head in range(heads):
+            q, k, v = (qkv[image, :, part * width + head * size :][:, :size] for part in range(3))
+            weights = np.exp(q @ k.T / np.sqrt(size))
+            weights /= weights.sum(1, keepdims=True)
+            mixed[image, :, head * size : (head + 1) * size] = weights @ v
+    x = x + np_dense(mixed, params["project"])
+    hidden = np_gelu(np_dense(np_layer_norm(x, params["norm2"]), params["mlp1"]))
+    return x + np_dense(hidden, params["mlp2"])
+
+
+def random_like(tree, seed):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape).astype(np.float32), tree)
+
+
+def test_a_layer_equals_numpy_loops():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 12)).astype(np.float32))
+    block = Block(3, jnp.float32)
+    params = random_like(jax.eval_shape(lambda: block.init(jax.random.key(0), x))["params"], seed=1)
+    out, none = block.apply({"params": params}, x)
+    assert none is None
+    np.testing.assert_allclose(out, np_block(params, np.asarray(x), heads=3), rtol=1e-4, atol=1e-5)
+
+
+def test_the_encoder_is_its_layers_one_after_another_and_returns_the_normed_class_token():
+    encoder = ViT(12, 3, depth=3, patch=4)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32))
+    params = random_like(jax.eval_shape(lambda: encoder.init(jax.random.key(0), x))["params"], seed=1)
+    tokens = np_dense(np.asarray(split_patches(x, 4)), params["patches"])
+    tokens = np.concatenate([np.broadcast_to(params["cls"], (2, 1, 12)), tokens], 1) + params["position"]
+    for layer in range(3):
+        tokens = np_block(jax.tree.map(lambda leaf, n=layer: leaf[n], params["layers"]), tokens, heads=3)
+    expected = np_layer_norm(tokens[:, 0], params["norm"])
+    np.testing.assert_allclose(encoder.apply({"params": params}, x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_patches_are_cut_row_by_row_and_each_keeps_its_own_pixels():
+    x = jax.random.normal(jax.random.key(0), (2, 6, 9, 2))
+    patches = split_patches(x, 3)
+    for number, (row, column) in enumerate([(0, 0), (0, 3), (0, 6), (3, 0), (3, 3), (3, 6)]):
+        expected = x[:, row : row + 3, column : column + 3].reshape(2, -1)
+        np.testing.assert_array_equal(patches[:, number], expected)
+
+
+def test_every_layer_starts_different_and_with_the_published_spread():
+    encoder = make_encoder(ModelConfig(encoder="vit_ti", patch=4))
+    params = jax.jit(encoder.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
+    kernels = np.asarray(params["layers"]["qkv"]["kernel"])
+    for one in range(12):
+        np.testing.assert_allclose(kernels[one].std(), 0.02, rtol=0.03)
+        for other in range(one):
+            assert np.mean(kernels[one] == kernels[other]) < 1e-3
+    assert np.abs(kernels).max() < 0.05  # truncated at two standard deviations of the untruncated normal
+    assert not np.any(params["cls"])
+
+
+def value_and_grad(remat, params, x):
+    encoder = ViT(64, 2, depth=8, patch=4, remat=remat)
+
+    def loss(params):
+        return jnp.mean(jnp.square(encoder.apply({"params": params}, x, train=True)[:, :7]))
+
+    return jax.jit(jax.value_and_grad(loss)).lower(params).compile()
+
+
+def test_remat_keeps_value_and_gradient_and_lowers_compiled_memory_at_least_threefold():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(16, 32, 32, 3)), jnp.float32)
+    encoder = ViT(64, 2, depth=8, patch=4)
+    params = random_like(jax.eval_shape(lambda: encoder.init(jax.random.key(1), x))["params"], seed=1)
+    plain, remat = (value_and_grad(remat, params, x) for remat in (False, True))
+    chex.assert_trees_all_close(remat(params), plain(params), rtol=1e-4, atol=1e-6)
+    stored, recomputed = (program.memory_analysis().temp_size_in_bytes for program in (plain, remat))
+    assert recomputed < stored / 3, (stored, recomputed)
+
+
+@pytest.mark.parametrize(("size", "patch", "nearest"), [(30, 4, "28 and 32"), (30, 7, "28 and 35"), (8, 16, "16")])
+def test_a_patch_that_does_not_divide_the_image_is_an_error_with_both_settings_and_the_nearest(size, patch, nearest):
+    encoder = make_encoder(ModelConfig(encoder="vit_ti", patch=patch))
+    message = rf"data.image_size = {size} .*model.patch = {patch}; .*data.image_size are {nearest}"
+    with pytest.raises(ConfigError, match=message):
+        jax.eval_shape(encoder.init, jax.random.key(0), jnp.zeros((1, size, size, 3)))
