@@ -1,0 +1,101 @@
+"""The result of a run in short: accuracies beside their floors, and the figures of the run."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxcl.report.words import duration, number, percent
+
+WIDTH = 80
+COLUMNS = ("encoder", "raw pixels", "random encoder", "chance")
+
+
+def summary_table(summary: Mapping[str, Any], workdir: Path | None = None) -> str:
+    """Short table of a finished run, at most 80 columns: accuracies beside their floors, then the figures of the run.
+
+    Args:
+        summary: contents of summary.json; missing and None values are shown as a dash.
+        workdir: folder of the run, to say where the files are.
+
+    Returns:
+        Several lines without a final newline.
+    """
+    row = "{:<15}{:>10}{:>14}{:>18}{:>10}".format
+    lines = [title(summary), "", row("", *COLUMNS)]
+    lines += [row(name, *map(percent, values)) for name, values in accuracies(summary)]
+    lines += ["", *textwrap.wrap(verdict(summary), WIDTH), ""]
+    lines += [f"{name:<22}{value}" for name, value in figures(summary)]
+    if summary.get("protocol"):
+        text = "; ".join(f"{name} {value}" for name, value in protocol(summary))
+        lines += textwrap.wrap(f"{'protocol':<22}{text}", WIDTH, subsequent_indent=" " * 22)
+    if workdir is not None:
+        lines.append(f"{'report':<22}{Path(workdir) / 'report.html'}")
+        lines.append(f"{'curves':<22}tensorboard --logdir {workdir}")
+    return "\n".join(lines)
+
+
+def accuracies(summary: Mapping[str, Any]) -> list[tuple[str, list[float | None]]]:
+    """Rows of the result: name, then encoder, raw pixels, random encoder, chance."""
+    images = (summary.get("protocol") or {}).get("test_images")
+    rows = [
+        ("linear probe", "linear_top1", "floor_pixels_top1", "floor_random_top1", summary.get("chance_top1")),
+        ("kNN", "knn_top1", "floor_pixels_knn_top1", "floor_random_knn_top1", summary.get("chance_top1")),
+        (
+            "view retrieval",
+            "view_retrieval_top1",
+            "floor_pixels_view_retrieval",
+            "floor_random_view_retrieval",
+            1 / images if images else None,
+        ),
+    ]
+    return [(name, [*map(summary.get, keys), chance]) for name, *keys, chance in rows]
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """One sentence on the encoder against its floors."""
+    for name, (encoder, pixels, random, _) in accuracies(summary)[::2]:
+        if encoder is None or pixels is None or random is None:
+            continue
+        gaps = [f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}" for gap in _points(encoder, pixels, random)]
+        images = (summary.get("protocol") or {}).get("test_images")
+        error = 100 * math.sqrt(encoder * (1 - encoder) / images) if images else None
+        doubt = f"; standard error {error:.1f} points on {images:,} test images" if error else ""
+        return f"The encoder's {name} is {gaps[0]} raw pixels and {gaps[1]} a random encoder{doubt}."
+    return "Nothing was scored beside its floors."
+
+
+def _points(encoder: float, *floors: float) -> list[float]:
+    """Distance from each floor in percentage points."""
+    return [100 * (encoder - floor) for floor in floors]
+
+
+def figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and value of each figure of the run."""
+    get = summary.get
+    rows = [
+        ("loss", f"{number(get('loss_first'), 4)} → {number(get('loss_last'), 4)}"),
+        ("steps", number(get("steps"))),
+        ("images/s", number(get("images_per_second"))),
+        ("negatives per anchor", number(get("negatives_per_anchor"))),
+        ("parameters", number(get("param_count"))),
+        ("devices", number(get("devices"))),
+        ("wall time", duration(get("wall_seconds"))),
+    ]
+    rows += [("non-finite steps", f"{get('nonfinite_steps'):,} (skipped)")] if get("nonfinite_steps") else []
+    rows += [("unreadable images", f"{get('bad_images'):,} (replaced)")] if get("bad_images") else []
+    return rows
+
+
+def protocol(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and value of each part of the protocol."""
+    parts = (summary.get("protocol") or {}).items()
+    return [(name.replace("_", " "), str(value)) for name, value in parts if value is not None]
+
+
+def title(summary: Mapping[str, Any]) -> str:
+    """Method and data."""
+    return f"{summary.get('method') or 'jaxcl'} on {summary.get('data') or 'unnamed data'}"
