@@ -1,0 +1,192 @@
+"""From a configuration to the parts of a run: data, mesh, method, first state, train step, encoder."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.tree_util import Partial
+
+from jaxcl import methods
+from jaxcl.assess import Readers, as_unit
+from jaxcl.augment import augment, normalize
+from jaxcl.config import Config, check_devices, mesh_sizes, micro_size
+from jaxcl.data import EVAL_EPOCH, BadImages, Splits, eval_batches, open_source
+from jaxcl.mesh import along_data, make_mesh, replicated
+from jaxcl.methods.base import Method
+from jaxcl.models import make_encoder, make_head
+from jaxcl.optim import make_learning_rate, make_optimizer
+from jaxcl.state import TrainState, make_init_state, state_shardings
+from jaxcl.step import make_train_step
+
+VIEWS = 2
+STEPS = {"accumulate": make_train_step}
+# Flax's batch norm keeps this share of the running statistics at each real update
+NORM_MOMENTUM = 0.9
+
+
+class Bad(NamedTuple):
+    """The unreadable images met so far, by split."""
+
+    train: BadImages
+    test: BadImages
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of; nothing here changes while it trains.
+
+    Attributes:
+        config: the checked configuration.
+        splits: images to train on, and held out.
+        bad: those of them that could not be read, so far.
+        mesh: devices.
+        method: embeddings and objective.
+        init_state: `(seed) -> TrainState`, placed on the mesh.
+        like: shapes and shardings of a state.
+        train_step: `(state, batch) -> (state, metrics)`, compiled at its first call; the old state is given up.
+        place: batch of numpy arrays of this process to global arrays on the mesh.
+        encoder: `state -> Partial`, from images in [0, 1] to features, the frozen encoder that probes see.
+        readers: of the images that probes see.
+    """
+
+    config: Config
+    splits: Splits
+    bad: Bad
+    mesh: Mesh
+    method: Method
+    init_state: Callable[[int], TrainState]
+    like: TrainState
+    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
+    place: Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]
+    encoder: Callable[[TrainState], Partial]
+    readers: Readers
+
+
+def build(config: Config) -> Parts:
+    """Makes the parts of a run; nothing is compiled and no image is read yet.
+
+    Args:
+        config: from `jaxcl.config.resolve`.
+
+    Returns:
+        The parts.
+
+    Raises:
+        ConfigError: what the data or the devices do not allow.
+    """
+    splits = open_source(config.data)
+    bad = Bad(*(BadImages(split, config.data.max_bad_fraction) for split in splits))
+    check_devices(config, jax.device_count())
+    mesh = make_mesh(*mesh_sizes(config.mesh.shape, jax.device_count()))
+    num_micro = config.batch.size // micro_size(config)
+    momentum = NORM_MOMENTUM ** (1 / num_micro)  # so that a real update forgets as much in k micro-batches as in one
+    method = methods.find(config.method)(
+        encoder=make_encoder(config.model, norm_momentum=momentum),
+        head=make_head(config.model, norm_momentum=momentum),
+        loss=config.loss,
+    )
+    size, steps = config.batch.size, config.steps
+    optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=num_micro)
+    side = config.data.image_size
+    init_state = make_init_state(
+        method,
+        optimizer,
+        views_shape=(2, VIEWS, side, side, splits.train.channels),
+        queue_size=config.queue.size,
+        queue_dtype=config.queue.dtype,
+    )
+    shapes = jax.eval_shape(init_state, jax.random.key(0))
+    shardings = state_shardings(shapes, mesh)
+    step = STEPS[config.batch.mode](
+        method,
+        optimizer,
+        make_prepare(config),
+        num_micro=num_micro,
+        learning_rate=make_learning_rate(config.optim, batch_size=size, total_steps=steps),
+    )
+    batch = along_data(mesh)
+
+    def encode(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
+        return method.features(params, batch_stats, normalize(as_unit(images), config.data.mean, config.data.std))
+
+    _warn_of_stale_negatives(config, len(splits.train))
+    return Parts(
+        config=config,
+        splits=splits,
+        bad=bad,
+        mesh=mesh,
+        method=method,
+        init_state=lambda seed: jax.jit(init_state, out_shardings=shardings)(jax.random.key(seed)),
+        like=jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings),
+        train_step=jax.jit(
+            step, in_shardings=(shardings, batch), out_shardings=(shardings, replicated(mesh)), donate_argnums=0
+        ),
+        place=lambda arrays: {k: jax.make_array_from_process_local_data(batch, v) for k, v in arrays.items()},
+        encoder=lambda state: Partial(encode, state.params, state.batch_stats),
+        readers=make_readers(config, splits, bad),
+    )
+
+
+def make_prepare(config: Config) -> Callable[[dict[str, Any]], jax.Array]:
+    """The function from a batch to augmented, normalised views on the device.
+
+    Args:
+        config: seed, augmentation, mean and standard deviation of pixels.
+
+    Returns:
+        `prepare(batch) -> [B, V, H, W, C]`, float32; random numbers depend on seed, image, view and epoch alone.
+    """
+
+    def prepare(batch: dict[str, Any]) -> jax.Array:
+        key = jax.random.key(config.seed)
+        views = augment(key, batch["views"], batch["id"], batch["epoch"], config=config.augment)
+        return normalize(jnp.swapaxes(views, 0, 1), config.data.mean, config.data.std)
+
+    return prepare
+
+
+def make_readers(config: Config, splits: Splits, bad: Bad) -> Readers:
+    """How probes read the images: whole ones of both splits, and two augmented views of each held-out one.
+
+    Args:
+        config: the run.
+        splits: its images.
+        bad: ledgers of unreadable images, which are left out.
+
+    Returns:
+        Readers that start from the first image at each call.
+    """
+    read = functools.partial(eval_batches, config=config.data, batch=config.eval.batch)
+
+    @jax.jit
+    def augmented(views: Any, ids: Any) -> jax.Array:
+        epochs = jnp.full_like(ids, EVAL_EPOCH)
+        return jnp.swapaxes(augment(jax.random.key(config.seed), views, ids, epochs, config=config.augment), 0, 1)
+
+    def views() -> Iterator[np.ndarray]:
+        for chunk in read(splits.test, augment=config.augment, seed=config.seed, bad=bad.test):
+            yield np.asarray(augmented(chunk["images"], chunk["id"]))
+
+    return Readers(
+        train=lambda: read(splits.train, bad=bad.train),
+        test=lambda: read(splits.test, bad=bad.test),
+        views=views,
+    )
+
+
+def _warn_of_stale_negatives(config: Config, images: int) -> None:
+    """Says so when the queue outlives an epoch: then it holds an anchor's own earlier embeddings."""
+    if config.queue.size > images:
+        warnings.warn(
+            f"queue.size = {config.queue.size} is {config.queue.size / images:.1f} times the {images} training images: "
+            "it holds the same image more than once (an image's own earlier embeddings are never its negatives)",
+            stacklevel=3,
+        )

@@ -1,0 +1,115 @@
+"""The arrays of a run between two steps, where they come from and on which devices they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array, Int
+
+from jaxcl import queue as queues
+from jaxcl.mesh import along_data, parameter_spec, replicated
+from jaxcl.methods.base import Method
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes; random keys are not here, they are folded from seed and step.
+
+    Attributes:
+        step: batches seen, each of `batch.size` images.
+        updates: real updates among them; a non-finite step is seen but changes nothing.
+        params: of encoder and head, float32.
+        batch_stats: running statistics of batch norms.
+        opt_state: of the optimizer.
+        queue: embeddings of earlier steps, or None.
+        target: parameters of a momentum encoder, or None.
+    """
+
+    step: Int[Array, ""]
+    updates: Int[Array, ""]
+    params: Any
+    batch_stats: Any
+    opt_state: Any
+    queue: queues.Queue | None
+    target: Any
+
+
+def make_init_state(
+    method: Method,
+    optimizer: optax.GradientTransformation,
+    *,
+    views_shape: tuple[int, ...],
+    queue_size: int,
+    queue_dtype: str,
+) -> Callable[[jax.Array], TrainState]:
+    """The function that makes the first state from a key; run it under `jax.jit` with `state_shardings`.
+
+    Args:
+        method: whose variables to make.
+        optimizer: whose state to make.
+        views_shape: [B, V, H, W, C] of one batch on the device; B may be small, only shapes depend on it.
+        queue_size: rows of the queue; 0: none.
+        queue_dtype: storage type of its rows.
+
+    Returns:
+        `init_state(key) -> TrainState`.
+    """
+
+    def init_state(key: jax.Array) -> TrainState:
+        views = jnp.zeros(views_shape, jnp.float32)
+        variables = method.init(key, views)
+        params, batch_stats = variables["params"], variables["batch_stats"]
+        queue = None
+        if queue_size:
+            embeddings, _ = jax.eval_shape(lambda v: method.embed(params, batch_stats, v, train=False), views)
+            queue = queues.init(queue_size, embeddings.shape[-1], dtype=jnp.dtype(queue_dtype))
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            updates=jnp.zeros((), jnp.int32),
+            params=params,
+            batch_stats=batch_stats,
+            opt_state=optimizer.init(params),
+            queue=queue,
+            target=None if method.target_decay is None else jax.tree.map(jnp.copy, params),
+        )
+
+    return init_state
+
+
+def state_shardings(state: TrainState, mesh: Mesh) -> Any:
+    """Where each array of a state lies: queue rows over `data`, large parameters over `model`, the rest everywhere.
+
+    Args:
+        state: of arrays or of shapes (`jax.eval_shape`).
+        mesh: with axes `data` and `model`.
+
+    Returns:
+        The same tree with a `NamedSharding` for each array.
+    """
+    model = mesh.shape["model"]
+
+    def by_shape(leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, parameter_spec(leaf.shape, model))
+
+    everywhere = replicated(mesh)
+    by_row = along_data(mesh)
+    placed: Any = jax.tree.map(lambda _: everywhere, state)
+    return placed._replace(
+        params=jax.tree.map(by_shape, state.params),
+        opt_state=jax.tree.map(by_shape, state.opt_state),
+        target=jax.tree.map(by_shape, state.target),
+        queue=placed.queue and placed.queue._replace(values=by_row, groups=by_row),
+    )
+
+
+def parameter_count(params: Any) -> int:
+    """Numbers in a tree of parameters.
+
+    >>> parameter_count({"kernel": jnp.zeros((3, 4)), "bias": jnp.zeros(4)})
+    16
+    """
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,82 @@
+"""The pure train step: views, loss, gradient, update, queue push, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxcl import queue as queues
+from jaxcl.methods.base import Method
+from jaxcl.optim import ema
+
+Batch = dict[str, Any]
+
+
+def make_train_step(
+    method: Method,
+    optimizer: optax.GradientTransformation,
+    prepare: Callable[[Batch], jax.Array],
+    *,
+    num_micro: int = 1,
+    learning_rate: optax.Schedule,
+) -> Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]:
+    """The function that one real update runs; the caller applies jit, shardings and donation.
+
+    With several micro-batches the optimizer is an `optax.MultiSteps`: their gradients are averaged, each of a
+    contrastive problem of its own, so accumulation adds no negatives. Micro-batch j holds every `num_micro`-th image
+    from j on, so each device works on images that it already has. A step with a non-finite loss or gradient changes
+    nothing but `step`.
+
+    Args:
+        method: embeddings and objective.
+        optimizer: from `jaxcl.optim.make_optimizer` for the same `num_micro`.
+        prepare: batch of uint8 views to normalised views [B, V, H, W, C] on the device, augmented.
+        num_micro: micro-batches of one real update.
+        learning_rate: for the log, by real update.
+
+    Returns:
+        `train_step(state, batch) -> (state, metrics)`; metrics are scalars.
+    """
+    decay = method.target_decay
+
+    def loss_fn(params: Any, batch_stats: Any, batch: Batch, queue: Any) -> tuple[jax.Array, Any]:
+        embeddings, batch_stats = method.embed(params, batch_stats, prepare(batch), train=True)
+        out = method.objective(embeddings, batch["id"], batch["label"], queue)
+        return out.loss, (batch_stats, out)
+
+    def micro_step(state: Any, batch: Batch) -> tuple[Any, Any]:
+        gradient = jax.value_and_grad(loss_fn, has_aux=True)
+        (_, (batch_stats, out)), grads = gradient(state.params, state.batch_stats, batch, state.queue)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = dict(out.metrics, loss=out.loss, grad_norm=optax.tree.norm(grads))
+        return state._replace(params=params, batch_stats=batch_stats, opt_state=opt_state), (metrics, out)
+
+    def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
+        if num_micro == 1:
+            new, (metrics, out) = micro_step(state, batch)
+        else:
+            new, (metrics, out) = jax.lax.scan(micro_step, state, jax.tree.map(split, batch))
+            metrics = jax.tree.map(lambda values: jnp.mean(values, axis=0), metrics)
+        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["grad_norm"])
+        queue = state.queue and queues.push(state.queue, merge(out.push_values), merge(out.push_groups))
+        target = state.target if decay is None else ema(state.target, new.params, decay)
+        new = new._replace(queue=queue, target=target, updates=state.updates + 1)
+        new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, state)
+        metrics["learning_rate"] = learning_rate(state.updates)
+        metrics["skipped"] = state.step + 1 - new.updates
+        if queue is not None:
+            metrics["queue_fill"] = new.queue.filled / queue.values.shape[0]
+        return new._replace(step=state.step + 1), metrics
+
+    def split(x: jax.Array) -> jax.Array:
+        return jnp.swapaxes(x.reshape(x.shape[0] // num_micro, num_micro, *x.shape[1:]), 0, 1)
+
+    def merge(x: jax.Array) -> jax.Array:
+        return x if num_micro == 1 else jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+
+    return train_step

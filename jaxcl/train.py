@@ -1,0 +1,256 @@
+"""The loop: build, restore, step, log, checkpoint, evaluate; no maths."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.tree_util import Partial
+
+from jaxcl.assess import Assessment, assess, pixels, quick_score
+from jaxcl.build import Parts, build
+from jaxcl.checkpoint import Checkpoints
+from jaxcl.config import Config, ConfigError, to_dict
+from jaxcl.data import Loader, make_loader
+from jaxcl.interrupt import Interrupt, Interrupted
+from jaxcl.report import MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
+from jaxcl.state import TrainState, parameter_count
+from jaxcl.workdir import CHECKPOINTS, CONFIG, check_unchanged, claim, read_json, write_json
+
+
+def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
+    """Trains, evaluates, and leaves everything in a folder.
+
+    Args:
+        config: from `jaxcl.config.resolve`.
+        workdir: output folder.
+        resume: continue the run that is there, bitwise.
+        overwrite: replace the run that is there.
+
+    Returns:
+        What `summary.json` holds.
+
+    Raises:
+        ConfigError: a setting, the data or the folder does not allow the run; known before anything compiles.
+        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+    """
+    started = time.monotonic()
+    _quiet_libraries()
+    parts = build(config)
+    loader = _open_loader(parts)
+    if resume:
+        check_unchanged(read_json(workdir / CONFIG), to_dict(config))
+    claimed = claim(workdir, resume=resume, overwrite=overwrite)
+    print(f"workdir: {workdir}", flush=True)
+    try:
+        write_json(workdir / CONFIG, to_dict(config))
+        checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
+        try:
+            with Interrupt() as interrupt, MetricsWriter(workdir) as writer:
+                fit = Fit(parts, loader, writer, checkpoints, interrupt)
+                state = fit.run()
+        finally:
+            checkpoints.close()
+            loader.close()
+        return finish(parts, state, workdir, _facts(fit, workdir, started))
+    finally:
+        claimed.release()
+
+
+def _open_loader(parts: Parts) -> Loader:
+    """The training batches of this process."""
+    config = parts.config
+    return make_loader(
+        parts.splits.train,
+        config=config.data,
+        augment=config.augment,
+        batch=config.batch.size,
+        seed=config.seed,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+        bad=parts.bad.train,
+    )
+
+
+def _facts(fit: Fit, workdir: Path, started: float) -> dict[str, Any]:
+    """What only the training knows, for `summary.json`."""
+    rows = read_metrics(workdir)
+    return dict(
+        loss_first=rows[0]["loss"],
+        loss_last=rows[-1]["loss"],
+        negatives_per_anchor=rows[-1]["negatives_per_anchor"],
+        images_per_second=fit.images_per_second or rows[-1].get("images_per_second"),
+        wall_seconds=time.monotonic() - started,
+    )
+
+
+class Fit:
+    """One pass through the steps that are left, and what it learned on the way."""
+
+    def __init__(
+        self, parts: Parts, loader: Loader, writer: MetricsWriter, checkpoints: Checkpoints, interrupt: Interrupt
+    ) -> None:
+        self._parts, self._config = parts, parts.config
+        self._loader, self._writer, self._checkpoints, self._interrupt = loader, writer, checkpoints, interrupt
+        self._lost_in_a_row = 0
+        self._busy, self._timed = 0.0, 0  # seconds and steps, without the first one, which compiles
+        self._skipped = 0.0
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Of all steps but the first; None where there was no other."""
+        return self._timed * self._config.batch.size / self._busy if self._timed else None
+
+    def run(self) -> TrainState:
+        """Trains from the newest checkpoint, or from the first state, to the last step.
+
+        Returns:
+            The trained state, which is saved.
+
+        Raises:
+            Interrupted: on request, after saving.
+            ConfigError: too many non-finite steps in a row.
+        """
+        state, first = self._start()
+        if first >= self._config.steps:
+            return state
+        batch = next(self._loader)
+        with Progress(self._config.steps, first=first, images_per_step=self._config.batch.size) as progress:
+            for number in range(first + 1, self._config.steps + 1):
+                tick = time.monotonic()
+                position, ids = self._loader.position(), batch["id"]
+                state, metrics = self._parts.train_step(state, self._parts.place(batch))
+                if number < self._config.steps:
+                    batch = next(self._loader)  # while the device works
+                values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+                if number > first + 1:
+                    self._busy, self._timed = self._busy + time.monotonic() - tick, self._timed + 1
+                self._watch(number, values, ids)
+                progress.update(number, loss=values["loss"])
+                self._record(number, state, values, position)
+        return state
+
+    def _start(self) -> tuple[TrainState, int]:
+        """The newest saved state with its data position, or the first state; and the steps behind it."""
+        newest = self._checkpoints.latest()
+        self._writer.truncate_after(newest or 0)
+        if newest is None:
+            return self._parts.init_state(self._config.seed), 0
+        state, position = self._checkpoints.restore(newest, self._parts.like)
+        self._loader.restore(position)
+        self._skipped = float(state.step - state.updates)
+        print(f"resumed at step {newest} of {self._config.steps}", flush=True)
+        return state, newest
+
+    def _watch(self, number: int, values: dict[str, float], ids: Any) -> None:
+        """Counts the steps that a NaN or an infinity undid, names their images, and gives up after too many."""
+        lost, self._skipped = values["skipped"] > self._skipped, values["skipped"]
+        self._lost_in_a_row = self._lost_in_a_row + 1 if lost else 0
+        if lost:
+            shown = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")
+            warnings.warn(f"step {number} was not finite and changed nothing (image ids {shown})", stacklevel=2)
+        if self._lost_in_a_row >= self._config.max_nonfinite:
+            raise ConfigError(
+                f"{self._lost_in_a_row} non-finite steps in a row (max_nonfinite = {self._config.max_nonfinite}), the "
+                f"last one {number}: lower optim.base_lr = {self._config.optim.base_lr} or raise loss.temperature = "
+                f"{self._config.loss.temperature}; the newest checkpoint is of step {self._checkpoints.latest()}"
+            )
+
+    def _record(self, number: int, state: TrainState, values: dict[str, float], position: dict[str, Any]) -> None:
+        """Logs, scores and saves what is due after a step."""
+        config, last = self._config, number == self._config.steps
+        scores = {}
+        if config.eval.every and number % config.eval.every == 0:
+            encoder = self._parts.encoder(state)
+            scores = quick_score(encoder, self._parts.readers, settings=config.eval, mesh=self._parts.mesh)
+        if number == 1 or number % config.log.every == 0 or scores or last:
+            speed = {"images_per_second": self.images_per_second} if self._timed else {}
+            self._writer.write(number, {**values, **scores, **speed})
+        stop = self._interrupt.requested
+        if number % config.checkpoint.every == 0 or scores or last or stop:
+            # without scores the best checkpoint is the one of the lowest loss
+            score = next(iter(scores.values()), None if config.eval.every else -values["loss"])
+            self._checkpoints.save(number, state, position=position, config=to_dict(config), score=score)
+        if stop and not last:
+            self._checkpoints.wait()
+            raise Interrupted(f"stopped at step {number} of {config.steps}, which is saved; --resume continues", stop)
+
+
+def finish(parts: Parts, state: TrainState, workdir: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Evaluates a trained state and writes and prints the result.
+
+    Args:
+        parts: of the run.
+        state: trained.
+        workdir: where `summary.json` and `report.html` go.
+        facts: of the training, for the summary.
+
+    Returns:
+        What `summary.json` holds.
+    """
+    config = parts.config
+    print("evaluating the encoder, a random one and raw pixels", flush=True)
+    encoders = {
+        "trained": parts.encoder(state),
+        "random": parts.encoder(parts.init_state(config.seed)),
+        "pixels": Partial(pixels),
+    }
+    result = assess(encoders, parts.readers, settings=config.eval, seed=config.seed, mesh=parts.mesh)
+    summary = {**scores_of(result), **describe(parts, state, result), **facts}
+    write_summary(workdir, summary)
+    write_report(workdir, summary, read_metrics(workdir), to_dict(config))
+    print(summary_table(summary, workdir), flush=True)
+    return summary
+
+
+def scores_of(result: Assessment) -> dict[str, Any]:
+    """The accuracies under the names of `summary.json`."""
+    trained, random, raw = (result.scores[name] for name in ("trained", "random", "pixels"))
+    return dict(
+        knn_top1=trained.knn_top1,
+        linear_top1=trained.linear_top1,
+        view_retrieval_top1=trained.view_retrieval_top1,
+        floor_pixels_top1=raw.linear_top1,
+        floor_random_top1=random.linear_top1,
+        floor_pixels_knn_top1=raw.knn_top1,
+        floor_random_knn_top1=random.knn_top1,
+        floor_pixels_view_retrieval=raw.view_retrieval_top1,
+        floor_random_view_retrieval=random.view_retrieval_top1,
+        chance_top1=result.chance_top1,
+    )
+
+
+def describe(parts: Parts, state: TrainState, result: Assessment) -> dict[str, Any]:
+    """What was trained and how it was scored, for `summary.json`."""
+    config = parts.config
+    return dict(
+        data=config.data.name,
+        method=config.method,
+        steps=int(state.step),
+        nonfinite_steps=int(state.step) - int(state.updates),
+        devices=parts.mesh.size,
+        bad_images=len(parts.bad.train) + len(parts.bad.test),
+        param_count=parameter_count(state.params),
+        protocol=dict(
+            data=parts.splits.train.protocol,
+            train_images=len(parts.splits.train),
+            test_images=result.test_images,
+            feature_layer="encoder output, frozen",
+            probe="logistic regression on standardised features, L-BFGS, penalty chosen on a fifth of the training set",
+            linear_steps=config.eval.linear_steps,
+            k=config.eval.knn_k,
+            temperature=config.eval.knn_temperature,
+            epochs=round(int(state.step) * config.batch.size / len(parts.splits.train), 1),
+            view_retrieval="the training task itself: the second augmented view among those of all held-out images",
+            seed=config.seed,
+        ),
+    )
+
+
+def _quiet_libraries() -> None:
+    """Libraries that report every file they touch speak up only when something is wrong."""
+    logging.getLogger("absl").setLevel(logging.ERROR)

@@ -1,0 +1,172 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxcl import queue as queues
+from jaxcl.config import OptimConfig
+from jaxcl.mesh import make_mesh
+from jaxcl.methods.base import Method, Objective
+from jaxcl.optim import make_learning_rate, make_optimizer
+from jaxcl.state import make_init_state, parameter_count, state_shardings
+from jaxcl.step import make_train_step
+
+DIM = 5
+
+
+def toy_method(target_decay=None):
+    """Embeddings are the first pixels times a matrix; the loss pulls the views of each image together."""
+
+    def init(key, views):
+        del views
+        return {"params": {"kernel": jax.random.normal(key, (DIM, DIM))}, "batch_stats": {"seen": jnp.zeros(())}}
+
+    def embed(params, batch_stats, views, *, train):
+        del train
+        flat = views.reshape(*views.shape[:2], -1)[..., :DIM]
+        return flat @ params["kernel"], {"seen": batch_stats["seen"] + 1}
+
+    def objective(embeddings, ids, labels, queue):
+        del labels, queue
+        loss = jnp.mean((embeddings[:, 0] - embeddings[:, 1]) ** 2)
+        return Objective(loss, {"size": jnp.mean(embeddings**2)}, embeddings[:, 0], ids)
+
+    return Method(init, embed, objective, lambda *_: None, target_decay)
+
+
+def a_batch(images=16, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "views": rng.normal(size=(images, 2, 1, DIM, 1)).astype(np.float32),
+        "id": np.arange(images, dtype=np.int32) + images * seed,
+        "label": np.full(images, -1, np.int32),
+        "epoch": np.zeros(images, np.int32),
+    }
+
+
+def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, **optim):
+    method = toy_method(target_decay)
+    config = OptimConfig(
+        **{"name": "sgd", "momentum": 0.0, "base_lr": 1.0, "warmup_steps": 2, "weight_decay": 0.0, **optim}
+    )
+    schedule = dict(batch_size=16, total_steps=steps)
+    optimizer = make_optimizer(config, **schedule, num_micro=num_micro)
+    rate = make_learning_rate(config, **schedule)
+    init = make_init_state(
+        method, optimizer, views_shape=(2, 2, 1, DIM, 1), queue_size=queue_size, queue_dtype="float32"
+    )
+    step = make_train_step(method, optimizer, lambda batch: batch["views"], num_micro=num_micro, learning_rate=rate)
+    return init(jax.random.key(0)), jax.jit(step), rate
+
+
+def gradient(params, batch, rows):
+    def loss(p):
+        flat = batch["views"][rows].reshape(-1, 2, DIM) @ p["kernel"]
+        return jnp.mean((flat[:, 0] - flat[:, 1]) ** 2)
+
+    return jax.grad(loss)(params)
+
+
+@pytest.mark.parametrize("num_micro", [1, 2, 4, 8])
+def test_one_real_update_is_the_mean_gradient_of_its_micro_batches_at_the_rate_of_that_update(num_micro):
+    state, step, rate = a_run(num_micro, clip_norm=None)
+    for number in range(3):
+        batch = a_batch(seed=number)
+        grads = [gradient(state.params, batch, slice(j, None, num_micro)) for j in range(num_micro)]
+        expected = state.params["kernel"] - rate(number) * sum(g["kernel"] for g in grads) / num_micro
+        state, metrics = step(state, batch)
+        np.testing.assert_allclose(state.params["kernel"], expected, rtol=2e-6, atol=1e-7)
+        np.testing.assert_allclose(metrics["learning_rate"], rate(number))
+
+
+@pytest.mark.parametrize("num_micro", [1, 4])
+def test_the_queue_receives_all_images_of_a_real_update_once_and_in_order(num_micro):
+    state, step, _ = a_run(num_micro)
+    state, _ = step(state, a_batch(seed=0))
+    assert (int(state.queue.cursor), int(state.queue.filled)) == (16, 16)
+    np.testing.assert_array_equal(state.queue.groups[:16], np.arange(16))
+    state, metrics = step(state, a_batch(seed=1))
+    assert (int(state.queue.cursor), int(state.queue.filled)) == (8, 24)
+    np.testing.assert_array_equal(state.queue.groups, [*range(24, 32), *range(8, 24)])
+    assert float(metrics["queue_fill"]) == 1.0
+
+
+def test_pushed_rows_are_the_embeddings_that_the_loss_saw():
+    state, step, _ = a_run()
+    batch = a_batch()
+    before = batch["views"][:, 0].reshape(16, DIM) @ state.params["kernel"]
+    state, _ = step(state, batch)
+    expected = before / np.linalg.norm(before, axis=1, keepdims=True)
+    np.testing.assert_allclose(state.queue.values[:16], expected, rtol=1e-5)
+
+
+def test_the_momentum_encoder_moves_once_a_real_update_after_it():
+    state, step, _ = a_run(num_micro=4, target_decay=0.99, warmup_steps=0)
+    first = np.asarray(state.params["kernel"])
+    state, _ = step(state, a_batch())
+    assert not np.allclose(state.params["kernel"], first)
+    np.testing.assert_allclose(state.target["kernel"], 0.99 * first + 0.01 * state.params["kernel"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_micro", [1, 4])
+@pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
+def test_a_step_with_one_bad_image_changes_nothing_but_the_count_of_steps(num_micro, name):
+    state, step, _ = a_run(num_micro, target_decay=0.9, name=name, momentum=0.9)
+    for number in range(2):
+        state, _ = step(state, a_batch(seed=number))
+    poisoned = a_batch(seed=2)
+    poisoned["views"][2, 0, 0, 1] = np.nan
+    after, metrics = step(state, poisoned)
+    assert int(after.step) == int(state.step) + 1
+    assert int(metrics["skipped"]) == 1
+    jax.tree.map(np.testing.assert_array_equal, after._replace(step=state.step), state)
+    going_on, metrics = step(after, a_batch(seed=3))
+    without, _ = step(state, a_batch(seed=3))
+    jax.tree.map(np.testing.assert_array_equal, going_on._replace(step=without.step), without)
+    assert int(metrics["skipped"]) == 1
+
+
+def test_batch_statistics_pass_through_every_micro_batch():
+    state, step, _ = a_run(num_micro=4)
+    state, _ = step(state, a_batch())
+    assert float(state.batch_stats["seen"]) == 4
+
+
+def test_one_micro_batch_needs_no_multi_steps():
+    assert not isinstance(a_run(1)[0].opt_state, optax.MultiStepsState)
+    assert isinstance(a_run(2)[0].opt_state, optax.MultiStepsState)
+
+
+@pytest.mark.parametrize("num_micro", [1, 4])
+def test_every_step_runs_the_same_program(num_micro):
+    state, step, _ = a_run(num_micro)
+    for number in range(3):
+        state, _ = step(state, a_batch(seed=number))
+    assert step._cache_size() == 1
+
+
+def test_queue_rows_are_split_over_data_and_large_parameters_over_model():
+    mesh = make_mesh(4, 2)
+    state, _, _ = a_run()
+    state = state._replace(params={"kernel": jnp.zeros((64, 128)), "bias": jnp.zeros(128)})
+    placed = state_shardings(state, mesh)
+    assert tuple(placed.queue.values.spec) == ("data",)
+    assert tuple(placed.queue.cursor.spec) == ()
+    assert tuple(placed.params["kernel"].spec) == (None, "model")
+    assert tuple(placed.params["bias"].spec) == ()
+
+
+def test_a_state_without_queue_and_target_has_none():
+    state, step, _ = a_run(queue_size=0)
+    state, metrics = step(state, a_batch())
+    assert state.queue is None
+    assert state.target is None
+    assert "queue_fill" not in metrics
+    assert parameter_count(state.params) == DIM * DIM
+
+
+def test_the_queue_of_the_first_state_is_empty():
+    state, _, _ = a_run()
+    assert isinstance(state.queue, queues.Queue)
+    assert int(state.queue.filled) == 0

