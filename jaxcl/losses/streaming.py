@@ -71,6 +71,7 @@ def streaming_infonce(
         ValueError: an argument that does not fit, with its value and what is allowed.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> out = streaming_infonce(jnp.eye(4), jnp.eye(4), jnp.arange(4), jnp.arange(4), temperature=0.1, top_k=2)
         >>> out.loss.shape
         (4,)

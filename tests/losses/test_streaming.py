@@ -55,8 +55,9 @@ def test_long_runs_of_positives_beside_a_queue_that_alone_is_negative():
     assert_equals_dense(arrays, 16, use_key_negatives=False, **options)
 
 
-def test_a_queue_longer_than_a_panel_is_read_in_panels(monkeypatch):
+def test_a_long_queue_is_read_in_panels_and_many_selected_columns_in_chunks(monkeypatch):
     monkeypatch.setattr("jaxcl.losses.columns.PANEL", 16)
+    monkeypatch.setattr("jaxcl.losses.plan.GATHER_ELEMENTS", 64)
     for queue, top_k in ((53, None), (48, 3)):
         arrays, options = random_problem(4, 9, 10, queue=queue, filled=queue - 3)
         assert_equals_dense(arrays, 4, top_k=top_k, **options)
