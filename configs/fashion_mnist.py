@@ -1,18 +1,23 @@
-"""placeholder"""
+"""SimCLR with the 256 hardest negatives of batch and queue on Fashion-MNIST.
+
+    python -m jaxcl.main --config=configs/fashion_mnist.py
+
+FASHION_DOC
+"""
 
 from jaxcl.config import base_config, with_variant
 
 
 def get_config(variant=""):
     c = base_config()
-    c.steps = 900
+    c.steps = 840
     c.data.name = "fashion_mnist"
     c.data.image_size = 28
     c.augment.crop_scale_min = 0.3
     c.augment.blur_prob = 0.0
     c.batch.size = 512
-    c.loss.temperature = 0.2
-    c.loss.top_k = 256
-    c.queue.size = 1024
-    c.optim.base_lr = 2e-3
-    return with_variant(c, variant, smoke={"steps": 25})
+    c.loss.temperature = 0.1
+    c.loss.top_k = 256  # of 1,022 in the batch and 1,024 in the queue
+    c.queue.size = 1024  # rows; two batches
+    c.optim.base_lr = 5e-3
+    return with_variant(c, variant, short={"steps": 270}, smoke={"steps": 8, "optim.warmup_steps": 2})

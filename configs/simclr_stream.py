@@ -5,7 +5,7 @@ from jaxcl.config import base_config, with_variant
 
 def get_config(variant=""):
     c = base_config()
-    c.steps = 500
+    c.steps = 450
     c.data.name = "emoji"
     c.augment.crop_scale_min = 0.3
     c.augment.blur_prob = 0.0
@@ -14,4 +14,4 @@ def get_config(variant=""):
     c.loss.top_k = 256
     c.queue.size = 512
     c.optim.base_lr = 1e-2
-    return with_variant(c, variant, smoke={"steps": 30})
+    return with_variant(c, variant, smoke={"steps": 20, "optim.warmup_steps": 5})

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from jaxcl.assess import Assessment, assess, pixels, quick_score
 from jaxcl.build import Parts, build
 from jaxcl.checkpoint import Checkpoints
-from jaxcl.config import Config, ConfigError, to_dict
+from jaxcl.config import Config, ConfigError, resolve, to_dict
 from jaxcl.data import Loader, make_loader
 from jaxcl.interrupt import Interrupt, Interrupted
 from jaxcl.report import MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
@@ -56,7 +56,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
         finally:
             checkpoints.close()
             loader.close()
-        return finish(parts, state, workdir, _facts(fit, workdir, started))
+        return finish(parts, state, workdir, fit.images_per_second, started)
     finally:
         claimed.release()
 
@@ -73,18 +73,6 @@ def _open_loader(parts: Parts) -> Loader:
         process_index=jax.process_index(),
         process_count=jax.process_count(),
         bad=parts.bad.train,
-    )
-
-
-def _facts(fit: Fit, workdir: Path, started: float) -> dict[str, Any]:
-    """What only the training knows, for `summary.json`."""
-    rows = read_metrics(workdir)
-    return dict(
-        loss_first=rows[0]["loss"],
-        loss_last=rows[-1]["loss"],
-        negatives_per_anchor=rows[-1]["negatives_per_anchor"],
-        images_per_second=fit.images_per_second or rows[-1].get("images_per_second"),
-        wall_seconds=time.monotonic() - started,
     )
 
 
@@ -180,14 +168,45 @@ class Fit:
             raise Interrupted(f"stopped at step {number} of {config.steps}, which is saved; --resume continues", stop)
 
 
-def finish(parts: Parts, state: TrainState, workdir: Path, facts: dict[str, Any]) -> dict[str, Any]:
+def evaluate(workdir: Path) -> dict[str, Any]:
+    """Scores the newest checkpoint of a run again, and writes and prints the result.
+
+    Args:
+        workdir: of the run.
+
+    Returns:
+        What `summary.json` holds.
+
+    Raises:
+        ConfigError: no run, no checkpoint, or one that is still going on.
+    """
+    started = time.monotonic()
+    _quiet_libraries()
+    claimed = claim(workdir, resume=True)
+    try:
+        parts = build(resolve(read_json(workdir / CONFIG)))
+        checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=parts.config.checkpoint.keep)
+        newest = checkpoints.latest()
+        if newest is None:
+            raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
+        state, _ = checkpoints.restore(newest, parts.like)
+        checkpoints.close()
+        return finish(parts, state, workdir, None, started)
+    finally:
+        claimed.release()
+
+
+def finish(
+    parts: Parts, state: TrainState, workdir: Path, images_per_second: float | None, started: float
+) -> dict[str, Any]:
     """Evaluates a trained state and writes and prints the result.
 
     Args:
         parts: of the run.
         state: trained.
         workdir: where `summary.json` and `report.html` go.
-        facts: of the training, for the summary.
+        images_per_second: of the training; None: as the log has it.
+        started: `time.monotonic()` when the run began.
 
     Returns:
         What `summary.json` holds.
@@ -200,9 +219,11 @@ def finish(parts: Parts, state: TrainState, workdir: Path, facts: dict[str, Any]
         "pixels": Partial(pixels),
     }
     result = assess(encoders, parts.readers, settings=config.eval, seed=config.seed, mesh=parts.mesh)
-    summary = {**scores_of(result), **describe(parts, state, result), **facts}
+    rows = read_metrics(workdir)
+    summary = {**scores_of(result), **describe(parts, state, result), **_facts(rows, images_per_second)}
+    summary["wall_seconds"] = time.monotonic() - started
     write_summary(workdir, summary)
-    write_report(workdir, summary, read_metrics(workdir), to_dict(config))
+    write_report(workdir, summary, rows, to_dict(config))
     print(summary_table(summary, workdir), flush=True)
     return summary
 
@@ -248,6 +269,17 @@ def describe(parts: Parts, state: TrainState, result: Assessment) -> dict[str, A
             view_retrieval="the training task itself: the second augmented view among those of all held-out images",
             seed=config.seed,
         ),
+    )
+
+
+def _facts(rows: list[dict[str, Any]], images_per_second: float | None) -> dict[str, Any]:
+    """What only the log knows, for `summary.json`."""
+    first, last = rows[0], rows[-1]
+    return dict(
+        loss_first=first["loss"],
+        loss_last=last["loss"],
+        negatives_per_anchor=last["negatives_per_anchor"],
+        images_per_second=images_per_second or last.get("images_per_second"),
     )
 
 
