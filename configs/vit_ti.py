@@ -5,12 +5,12 @@ from jaxcl.config import base_config, with_variant
 
 def get_config(variant=""):
     c = base_config()
-    c.steps = 160
+    c.steps = 400
     c.data.name = "emoji"
     c.augment.crop_scale_min = 0.3
     c.augment.blur_prob = 0.0
     c.model.encoder = "vit_ti"
-    c.model.patch = 8
+    c.model.patch = 16
     c.batch.size = 128
     c.loss.temperature = 0.1
     c.loss.top_k = None  # all negatives

@@ -117,7 +117,6 @@ def build(config: Config) -> Parts:
     def encode(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
         return method.features(params, batch_stats, normalize(as_unit(images), config.data.mean, config.data.std))
 
-    _warn_of_stale_negatives(config, len(splits.train))
     return Parts(
         config=config,
         splits=splits,
@@ -182,8 +181,13 @@ def make_readers(config: Config, splits: Splits, bad: Bad) -> Readers:
     )
 
 
-def _warn_of_stale_negatives(config: Config, images: int) -> None:
-    """Says so when the queue outlives an epoch: then it holds an anchor's own earlier embeddings."""
+def warn_of_stale_negatives(config: Config, images: int) -> None:
+    """Says so when the queue outlives an epoch: then it holds an anchor's own earlier embeddings.
+
+    Args:
+        config: the run.
+        images: to train on.
+    """
     if config.queue.size > images:
         warnings.warn(
             f"queue.size = {config.queue.size} is {config.queue.size / images:.1f} times the {images} training images: "

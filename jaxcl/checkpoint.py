@@ -62,13 +62,13 @@ class Checkpoints:
             score: higher is better; None: this checkpoint is kept only while it is among the newest.
 
         Raises:
-            ValueError: a non-finite number in the state, which is then not saved.
+            ConfigError: a non-finite number in the state, which is then not saved.
         """
         if step in self._manager.all_steps():
             return
         bad = _first_non_finite(state)
         if bad is not None:
-            raise ValueError(f"{bad} is not finite at step {step}: the state was not saved")
+            raise ConfigError(f"{bad} is not finite at step {step}: the state was not saved; lower optim.base_lr")
         self._manager.save(
             step,
             args=ocp.args.Composite(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -40,9 +42,10 @@ def guarded(command: Callable[[], None]) -> int:
     0
     """
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
+    logging.basicConfig(format="note: %(message)s", level=logging.WARNING)
     try:
         command()
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Interrupted as stop:
@@ -51,4 +54,33 @@ def guarded(command: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        print(f"error: out of memory: lower batch.size, batch.micro or queue.size ({_brief(error)})", file=sys.stderr)
+        return 2
     return 0
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process.
+
+    Args:
+        code: the exit code.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code > 128:
+        # after a signal, threads that read images may still run native code, which crashes while Python is torn down
+        os._exit(code)
+    sys.exit(code)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether JAX says so; by name, since a command may fail before jax is loaded."""
+    return type(error).__name__ == "JaxRuntimeError" and "out of memory" in str(error).lower()
+
+
+def _brief(error: Exception) -> str:
+    """The first line of an error, cut."""
+    return str(error).strip().splitlines()[0][:160]

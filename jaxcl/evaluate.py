@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxcl.command import Parser, guarded
+from jaxcl.command import Parser, guarded, leave
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,4 +41,4 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -44,4 +44,6 @@ class Interrupt:
             signal.raise_signal(signum)
         self.requested = signum
         name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
-        print(f"\n{name}: saving after this step; once more to end at once", file=sys.stderr, flush=True)
+        print(
+            f"\n{name}: finishing what is under way, then saving; once more to end at once", file=sys.stderr, flush=True
+        )

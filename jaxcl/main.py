@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxcl.command import Parser, guarded
+from jaxcl.command import Parser, guarded, leave
 from jaxcl.config import ConfigError, describe, load_config, resolve
 
 _OVERRIDE = "--config."
@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The flags, with `--config.a.b=v` collected in `overrides`."""
+    overrides = [item.removeprefix(_OVERRIDE) for item in arguments if item.startswith(_OVERRIDE)]
+    for item in overrides:
+        if "=" not in item:
+            raise ConfigError(f"--config.{item} needs a value: --config.{item}=VALUE")
     parser = Parser(
         prog="python -m jaxcl.main",
         description=(__doc__ or "").strip(),
@@ -44,7 +48,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--overwrite", action="store_true", help="replace the run in --workdir")
     add(f"{_OVERRIDE}SETTING=VALUE", action="store_true", dest="_", help="change one setting, listed below")
     flags = parser.parse_args([item for item in arguments if not item.startswith(_OVERRIDE)])
-    flags.overrides = [item.removeprefix(_OVERRIDE) for item in arguments if item.startswith(_OVERRIDE)]
+    flags.overrides = overrides
     return flags
 
 
@@ -60,4 +64,4 @@ def _run(flags: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

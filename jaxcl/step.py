@@ -62,7 +62,7 @@ def make_train_step(
         else:
             new, (metrics, out) = jax.lax.scan(micro_step, state, jax.tree.map(split, batch))
             metrics = jax.tree.map(lambda values: jnp.mean(values, axis=0), metrics)
-        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["grad_norm"])
+        finite = jnp.isfinite(metrics["loss"] + metrics["grad_norm"] + optax.tree.norm(new.params))
         queue = state.queue and queues.push(state.queue, merge(out.push_values), merge(out.push_groups))
         target = state.target if decay is None else ema(state.target, new.params, decay)
         new = new._replace(queue=queue, target=target, updates=state.updates + 1)

@@ -12,7 +12,7 @@ import jax
 from jax.tree_util import Partial
 
 from jaxcl.assess import Assessment, assess, pixels, quick_score
-from jaxcl.build import Parts, build
+from jaxcl.build import Parts, build, warn_of_stale_negatives
 from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import Config, ConfigError, resolve, to_dict
 from jaxcl.data import Loader, make_loader
@@ -42,23 +42,38 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     _quiet_libraries()
     parts = build(config)
     loader = _open_loader(parts)
-    if resume:
-        check_unchanged(read_json(workdir / CONFIG), to_dict(config))
     claimed = claim(workdir, resume=resume, overwrite=overwrite)
-    print(f"workdir: {workdir}", flush=True)
     try:
+        if resume and (workdir / CONFIG).exists():
+            _check_resumable(read_json(workdir / CONFIG), config)
+        warn_of_stale_negatives(config, len(parts.splits.train))
+        print(f"workdir: {workdir}", flush=True)
         write_json(workdir / CONFIG, to_dict(config))
         checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
         try:
             with Interrupt() as interrupt, MetricsWriter(workdir) as writer:
                 fit = Fit(parts, loader, writer, checkpoints, interrupt)
                 state = fit.run()
+                checkpoints.wait()
         finally:
             checkpoints.close()
             loader.close()
+        if interrupt.requested:
+            command = f"python -m jaxcl.evaluate --workdir={workdir}"
+            raise Interrupted(f"trained to the end and saved; {command} scores it", interrupt.requested)
         return finish(parts, state, workdir, fit.images_per_second, started)
     finally:
         claimed.release()
+
+
+def _check_resumable(saved: dict[str, Any], config: Config) -> None:
+    """Refuses settings that change what a step computes, and says what more steps do."""
+    check_unchanged(saved, to_dict(config))
+    if saved.get("steps") != config.steps:
+        warnings.warn(
+            f"steps = {config.steps} (the run has {saved.get('steps')}): the learning rate follows the new schedule",
+            stacklevel=3,
+        )
 
 
 def _open_loader(parts: Parts) -> Loader:
@@ -142,10 +157,12 @@ class Fit:
             shown = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")
             warnings.warn(f"step {number} was not finite and changed nothing (image ids {shown})", stacklevel=2)
         if self._lost_in_a_row >= self._config.max_nonfinite:
+            newest = self._checkpoints.latest()
+            saved = "there is no checkpoint yet" if newest is None else f"the newest checkpoint is of step {newest}"
             raise ConfigError(
                 f"{self._lost_in_a_row} non-finite steps in a row (max_nonfinite = {self._config.max_nonfinite}), the "
                 f"last one {number}: lower optim.base_lr = {self._config.optim.base_lr} or raise loss.temperature = "
-                f"{self._config.loss.temperature}; the newest checkpoint is of step {self._checkpoints.latest()}"
+                f"{self._config.loss.temperature}; {saved}"
             )
 
     def _record(self, number: int, state: TrainState, values: dict[str, float], position: dict[str, Any]) -> None:
@@ -185,6 +202,8 @@ def evaluate(workdir: Path) -> dict[str, Any]:
     claimed = claim(workdir, resume=True)
     try:
         parts = build(resolve(read_json(workdir / CONFIG)))
+        if not (workdir / CHECKPOINTS).is_dir():
+            raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
         checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=parts.config.checkpoint.keep)
         newest = checkpoints.latest()
         if newest is None:
@@ -274,11 +293,11 @@ def describe(parts: Parts, state: TrainState, result: Assessment) -> dict[str, A
 
 def _facts(rows: list[dict[str, Any]], images_per_second: float | None) -> dict[str, Any]:
     """What only the log knows, for `summary.json`."""
-    first, last = rows[0], rows[-1]
+    first, last = (rows[0], rows[-1]) if rows else ({}, {})
     return dict(
-        loss_first=first["loss"],
-        loss_last=last["loss"],
-        negatives_per_anchor=last["negatives_per_anchor"],
+        loss_first=first.get("loss"),
+        loss_last=last.get("loss"),
+        negatives_per_anchor=last.get("negatives_per_anchor"),
         images_per_second=images_per_second or last.get("images_per_second"),
     )
 

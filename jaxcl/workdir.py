@@ -22,7 +22,8 @@ _LOCK = ".lock"
 # what a run writes, and so all that --overwrite may delete
 _OURS = (CONFIG, CHECKPOINTS, METRICS, SUMMARY, REPORT, "events.out.tfevents.*")
 
-# Settings that a resumed run may change: they do not alter what a step computes
+# Settings that a resumed run may change: they do not alter what a step computes, but that more `steps` stretch the
+# learning-rate schedule, which the caller says
 _FREE_ON_RESUME = ("steps", "log", "eval", "checkpoint", "mesh", "max_nonfinite")
 _FREE_KEYS_ON_RESUME = ("data.workers", "data.root")
 
@@ -69,7 +70,7 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> Workd
         raise ConfigError("--resume and --overwrite contradict each other; give one of them")
     used = (path / CONFIG).exists() or (path / CHECKPOINTS).exists()
     if resume and not used:
-        raise ConfigError(f"--workdir={path} holds no run to resume; leave out --resume to start one there")
+        raise ConfigError(f"--workdir={path} holds no run")
     if used and not (resume or overwrite):
         raise ConfigError(
             f"--workdir={path} holds a run already; add --resume to continue it or --overwrite to replace it"
@@ -122,16 +123,25 @@ def write_json(path: Path, values: Any) -> None:
     draft.replace(path)
 
 
-def read_json(path: Path) -> Any:
-    """Reads a JSON file.
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON file of settings.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The object in it.
 
     Raises:
-        ConfigError: it is not there or not JSON.
+        ConfigError: it is not there, not JSON, or not an object.
     """
     try:
-        return json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} cannot be read: it holds a {type(values).__name__}, not settings")
+    return values
 
 
 def check_unchanged(saved: dict[str, Any], given: dict[str, Any]) -> None:

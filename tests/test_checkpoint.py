@@ -62,7 +62,7 @@ def test_rows_saved_on_eight_devices_come_back_on_one(tmp_path):
 def test_a_state_that_is_not_finite_is_never_saved(tmp_path, bad):
     folder = Checkpoints(tmp_path)
     state = a_state() | {"w": jnp.array([1.0, bad])}
-    with pytest.raises(ValueError, match=r"\['w'\] is not finite at step 4"):
+    with pytest.raises(ConfigError, match=r"\['w'\] is not finite at step 4"):
         save(folder, 4, state)
     assert folder.latest() is None
 

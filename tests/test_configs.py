@@ -105,6 +105,15 @@ def test_overrides_change_one_setting_each(tmp_path):
     assert (config.mesh.shape.data, config.data.name) == (2, "folder:/a=b")
 
 
+def test_a_config_of_a_few_settings_keeps_the_defaults_of_all_others(tmp_path):
+    path = tmp_path / "few.py"
+    path.write_text(
+        "from ml_collections import ConfigDict\ndef get_config(variant=''):\n    return ConfigDict({'steps': 50})\n"
+    )
+    config = resolve(load_config(str(path), ["loss.top_k=5", "batch.size=2e2"]))
+    assert (config.steps, config.loss.top_k, config.batch.size, config.seed) == (50, 5, 200, 0)
+
+
 def test_an_optional_setting_can_be_emptied_again(tmp_path):
     path = write(tmp_path, "    c.loss.top_k = 3\n    return c\n")
     assert resolve(load_config(path, ["loss.top_k=none"])).loss.top_k is None
@@ -120,6 +129,7 @@ def test_an_optional_setting_can_be_emptied_again(tmp_path):
         ("batch.size=0.5", "batch.size = '0.5' is not a value of type int"),
         ("data.skin_tones=tru", "data.skin_tones = 'tru' is not true or false; did you mean true"),
         ("loss.top_k", "needs a value"),
+        ("steps=99999999999", "steps = 99999999999 is above the largest valid value 2147483647"),
         ("loss.temperature=nan", "loss.temperature = nan is not a finite number"),
     ],
 )
@@ -134,6 +144,7 @@ def test_an_override_that_cannot_work_is_named(tmp_path, override, message):
         ("    c.loss.tempratur = 1\n    return c\n", "unknown setting 'loss.tempratur'"),
         ("    c.loss.top_k = 'many'\n    return c\n", r"mine.py fails: TypeError"),
         ("    return 1 / 0\n", "mine.py fails: ZeroDivisionError: division by zero"),
+        ("    raise SystemExit(3)\n", "mine.py fails: SystemExit: 3"),
         ("    return None\n", "mine.py: get_config returned NoneType, not a ConfigDict"),
         ("    return c c\n", "mine.py fails: SyntaxError"),
     ],

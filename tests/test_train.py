@@ -51,7 +51,7 @@ class StopAfter(Interrupt):
     @property
     def requested(self):
         self._polls += 1
-        return signal.SIGINT if self._polls == self._steps else None
+        return signal.SIGINT if self._polls >= self._steps else None
 
     @requested.setter
     def requested(self, value):
@@ -120,7 +120,7 @@ def test_a_used_folder_is_refused_and_left_as_it_is(tmp_path, no_probes):
 
 
 def run_steps(devices, steps=10, micro=None):
-    # a small rate, because ten steps at a large one blow up rounding (batch norm over 32 views, a choice of 9 negatives)
+    # ten steps at a large rate blow up rounding: batch norm over 32 views, a choice of 9 negatives
     config = settings(
         batch={"size": 64, "micro": micro},
         mesh={"shape": {"data": devices}},
@@ -276,6 +276,35 @@ def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
     assert metrics_of(tmp_path / "run")[-1]["step"] == saved[0]
 
 
+def test_a_signal_during_the_last_step_ends_the_run_before_the_probes(tmp_path, monkeypatch):
+    stop_after(monkeypatch, 5)
+    with pytest.raises(Interrupted, match=r"trained to the end and saved; python -m jaxcl\.evaluate --workdir="):
+        training.train(settings(steps=5), tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "5").is_dir()
+
+
+def test_a_run_without_its_log_is_evaluated_all_the_same(tmp_path):
+    config = settings(steps=5)
+    training.train(config, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    summary = training.evaluate(tmp_path / "run")
+    assert summary["loss_last"] is None
+    assert summary["linear_top1"] is not None
+
+
+def test_an_update_that_would_make_parameters_infinite_is_skipped():
+    parts = build(settings())
+    state = parts.init_state(0)
+    huge = jax.tree.map(lambda x: x * 1e30, state.params)
+    loader = training._open_loader(parts)
+    batch = next(loader)
+    loader.close()
+    del batch["bad"]
+    after, metrics = parts.train_step(state._replace(params=huge), parts.place(batch))
+    assert int(metrics["skipped"]) == 1
+    assert int(after.step) == 1
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(tmp_path, no_probes):
     config = settings(steps=5)
     (tmp_path / "run").mkdir()
@@ -329,7 +358,10 @@ def test_help_answers_without_jax_and_without_a_device():
         (["--confg=x"], "--config"),
         (["--config=configs/nothing.py"], "configs/nothing.py is not a file"),
         (["--config=configs/simclr_stream.py", "--resume"], "--resume and --overwrite need --workdir=DIR"),
-        (["--config=configs/simclr_stream.py", "--config.loss.temperature=0"], "must be greater than 0.0"),
+        (
+            ["--config=configs/simclr_stream.py", "--config.loss.temperature=0"],
+            "is below the smallest valid value 1e-05",
+        ),
         (["--config=configs/simclr_stream.py", "--config.loss.top_k=99999"], "the largest valid value is"),
         (["--config=configs/simclr_stream.py", "--workdir=/dev/null/run"], "is not writable"),
     ],

@@ -47,7 +47,7 @@ def test_a_folder_of_somebody_elses_files_is_never_taken(tmp_path):
 
 
 def test_resume_where_nothing_is_names_the_folder(tmp_path):
-    with pytest.raises(ConfigError, match="holds no run to resume"):
+    with pytest.raises(ConfigError, match="holds no run"):
         workdir.claim(tmp_path / "typo", resume=True)
 
 
@@ -79,8 +79,9 @@ def test_json_is_written_whole_and_never_with_nan(tmp_path):
     assert workdir.read_json(path) == {"a": 1}
 
 
-def test_a_broken_json_file_is_named(tmp_path):
-    (tmp_path / "x.json").write_text("{")
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe{", b""])
+def test_a_broken_json_file_is_named(tmp_path, content):
+    (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"x\.json cannot be read"):
         workdir.read_json(tmp_path / "x.json")
 

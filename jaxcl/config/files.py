@@ -80,7 +80,7 @@ def _run(file: Path, variant: str) -> ml_collections.ConfigDict:
         values = module.get_config(variant)
     except ConfigError as error:
         raise ConfigError(f"--config={file}: {error}") from error
-    except Exception as error:  # whatever a user's file raises
+    except (Exception, SystemExit) as error:  # whatever a user's file raises
         raise ConfigError(f"--config={file} fails: {type(error).__name__}: {_first_line(error)}") from error
     finally:
         sys.dont_write_bytecode = before
@@ -89,7 +89,7 @@ def _run(file: Path, variant: str) -> ml_collections.ConfigDict:
     return values
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     """The first line of an error's text."""
     return (str(error).strip().splitlines() or [""])[0]
 
@@ -106,6 +106,8 @@ def _override(values: Any, name: str, text: str) -> None:
         hint = hints[group]
         if depth < len(groups):
             if hasattr(hint, "__dataclass_fields__"):
+                if group not in section:
+                    section[group] = {}
                 section = section[group]
                 continue
             raise ConfigError(f"unknown setting {name!r}: {'.'.join(groups[: depth + 1])} has no parts")
@@ -120,6 +122,8 @@ def _parse(name: str, text: str, hint: Any) -> Any:
     if kind is not hint and text.lower() in ("", "none", "null"):
         return None
     try:
+        if kind is int and float(text).is_integer():
+            return int(float(text)) if "e" in text.lower() or "." in text else int(text)
         return _BOOLEANS[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
         offered = "true or false" if kind is bool else f"a value of type {kind.__name__}"

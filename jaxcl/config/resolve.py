@@ -17,6 +17,9 @@ from jaxcl.config.settings import Config
 if TYPE_CHECKING:
     import ml_collections
 
+# of a number without a bound of its own: what an int32 holds
+_LARGEST = 2**31 - 1
+
 
 def base_config() -> ml_collections.ConfigDict:
     """All settings with their defaults, for a file in configs/ to change and `--config.a.b=v` to override.
@@ -134,12 +137,13 @@ def _check_range(name: str, value: float, allowed: Mapping[str, Any]) -> None:
     if not math.isfinite(value):
         raise ConfigError(f"{name} = {value} is not a finite number")
     low, high, above = allowed["low"], allowed["high"], allowed["above"]
+    high = _LARGEST if high is None else high
+    if above is not None and value <= above:
+        raise ConfigError(f"{name} = {value} must be greater than {above}")
     if low is not None and value < low:
         raise ConfigError(f"{name} = {value} is below the smallest valid value {low}")
     if high is not None and value > high:
         raise ConfigError(f"{name} = {value} is above the largest valid value {high}")
-    if above is not None and value <= above:
-        raise ConfigError(f"{name} = {value} must be greater than {above}")
 
 
 def describe(section: type = Config, prefix: str = "") -> str:

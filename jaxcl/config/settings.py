@@ -46,7 +46,7 @@ class DataConfig:
     max_bad_fraction: float = setting(0.01, "share of unreadable images above which the run stops", low=0.0, high=1.0)
     max_pixels: int = setting(50_000_000, "pixels of one image above which it is not decoded", low=64)
     mean: float = setting(0.5, "subtracted from pixels in [0, 1]", low=0.0, high=1.0)
-    std: float = setting(0.25, "pixels in [0, 1] are divided by it", above=0.0)
+    std: float = setting(0.25, "pixels in [0, 1] are divided by it", low=1e-3, high=1e3)
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class AugmentConfig:
     hue: float = setting(0.1, "jitter: turns of the hue circle, in [-h, h]; colour images", low=0.0, high=0.5)
     grayscale_prob: float = setting(0.2, "probability of gray; colour images", low=0.0, high=1.0)
     blur_prob: float = setting(0.5, "probability of a Gaussian blur", low=0.0, high=1.0)
-    blur_sigma_min: float = setting(0.1, "blur: smallest standard deviation, pixels", above=0.0)
-    blur_sigma_max: float = setting(2.0, "blur: largest standard deviation, pixels", above=0.0)
+    blur_sigma_min: float = setting(0.1, "blur: smallest standard deviation, pixels", above=0.0, high=1e3)
+    blur_sigma_max: float = setting(2.0, "blur: largest standard deviation, pixels", above=0.0, high=1e3)
     solarize_prob: float = setting(0.0, "probability of solarization", low=0.0, high=1.0)
     solarize_threshold: float = setting(0.5, "pixels above it are inverted, of [0, 1]", low=0.0, high=1.0)
 
@@ -77,7 +77,7 @@ class ModelConfig:
     encoder: str = setting(
         "conv",
         "the backbone",
-        choices=("conv", "resnet18", "resnet34", "resnet50", "vit_ti", "vit_s", "vit_b"),
+        choices=("conv", "conv_wide", "resnet18", "resnet34", "resnet50", "vit_ti", "vit_s", "vit_b"),
     )
     stem: str = setting("small", "ResNet: small (images up to 64 px) or imagenet", choices=("small", "imagenet"))
     norm: str = setting("batch", "ResNet, conv: normalisation", choices=("batch", "group"))
@@ -85,8 +85,8 @@ class ModelConfig:
     remat: bool = setting(False, "ViT: recompute each block in the backward pass instead of storing it")
     dtype: str = setting("float32", "compute type; parameters stay float32", choices=("float32", "bfloat16", "float16"))
     head_layers: int = setting(2, "linear layers in the projection head", low=1, high=3)
-    head_hidden: int = setting(512, "width of the head's hidden layers", low=1)
-    head_dim: int = setting(128, "dimensions of an embedding", low=2)
+    head_hidden: int = setting(512, "width of the head's hidden layers", low=1, high=2**16)
+    head_dim: int = setting(128, "dimensions of an embedding", low=2, high=2**16)
     head_norm: bool = setting(True, "batch norm after the head's hidden layers")
 
 
@@ -95,7 +95,7 @@ class LossConfig:
     """The contrastive loss."""
 
     impl: str = setting("strip", "strip: streamed; dense: the N x N definition", choices=("strip", "dense"))
-    temperature: float = setting(0.2, "cosines are divided by it", above=0.0)
+    temperature: float = setting(0.2, "cosines are divided by it", low=1e-5, high=1e5)
     top_k: int | None = setting(None, "hardest negatives kept for each anchor; empty: all of them", low=1)
     block_size: int | None = setting(None, "anchors a strip; empty: chosen from the sizes", low=1)
 
@@ -126,7 +126,9 @@ class OptimConfig:
     """Optimizer and schedule; schedules count real updates."""
 
     name: str = setting("adamw", "the optimizer", choices=("sgd", "lars", "adamw"))
-    base_lr: float = setting(1e-3, "learning rate at batch 256; the run uses base_lr * batch.size / 256", above=0.0)
+    base_lr: float = setting(
+        1e-3, "learning rate at batch 256; the run uses base_lr * batch.size / 256", above=0.0, high=1e3
+    )
     warmup_steps: int = setting(20, "real updates from 0 to the full learning rate", low=0)
     weight_decay: float = setting(1e-4, "decay of kernels; norms and biases have none", low=0.0)
     momentum: float = setting(0.9, "sgd, lars: momentum; adamw: first-moment decay", low=0.0, high=0.9999)
