@@ -2,13 +2,15 @@
 
     python -m jaxcl.main --config=configs/fashion_mnist.py
 
-FASHION_DOC
+2 CPU cores, 5 minutes of training and 2 of probes. 2026-11-29, seed 0: linear probe 87.9 % after 840 steps (raw pixels
+84.7, random encoder 85.5), kNN 86.6 %, view retrieval 5.6 % (2.1, 1.7). `:short` is the same in 270 steps.
 """
 
 from jaxcl.config import base_config, with_variant
 
 
 def get_config(variant=""):
+    """The run, 270 steps of it as `short`, or half a minute as `smoke`."""
     c = base_config()
     c.steps = 840
     c.data.name = "fashion_mnist"

@@ -360,7 +360,7 @@ def test_help_answers_without_jax_and_without_a_device():
         (["--config=configs/simclr_stream.py", "--resume"], "--resume and --overwrite need --workdir=DIR"),
         (
             ["--config=configs/simclr_stream.py", "--config.loss.temperature=0"],
-            "is below the smallest valid value 1e-05",
+            "below the smallest valid value 1e-05",
         ),
         (["--config=configs/simclr_stream.py", "--config.loss.top_k=99999"], "the largest valid value is"),
         (["--config=configs/simclr_stream.py", "--workdir=/dev/null/run"], "is not writable"),

@@ -77,7 +77,7 @@ class ModelConfig:
     encoder: str = setting(
         "conv",
         "the backbone",
-        choices=("conv", "conv_wide", "resnet18", "resnet34", "resnet50", "vit_ti", "vit_s", "vit_b"),
+        choices=("conv", "resnet18", "resnet34", "resnet50", "vit_ti", "vit_s", "vit_b"),
     )
     stem: str = setting("small", "ResNet: small (images up to 64 px) or imagenet", choices=("small", "imagenet"))
     norm: str = setting("batch", "ResNet, conv: normalisation", choices=("batch", "group"))

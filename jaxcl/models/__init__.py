@@ -8,14 +8,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from jaxcl.config import ModelConfig
-from jaxcl.models.conv import LAYERS, WIDE, ConvEncoder
+from jaxcl.models.conv import ConvEncoder
 from jaxcl.models.heads import ProjectionHead
 from jaxcl.models.resnet import ResNet, ResNet18, ResNet34, ResNet50
 from jaxcl.models.vit import ViT, ViTB, ViTS, ViTTi
 
 __all__ = ["ConvEncoder", "ProjectionHead", "ResNet", "ViT", "make_encoder", "make_head"]
 
-CONVS = {"conv": LAYERS, "conv_wide": WIDE}
 RESNETS: dict[str, Callable[..., ResNet]] = {"resnet18": ResNet18, "resnet34": ResNet34, "resnet50": ResNet50}
 VITS: dict[str, Callable[..., ViT]] = {"vit_ti": ViTTi, "vit_s": ViTS, "vit_b": ViTB}
 
@@ -42,7 +41,7 @@ def make_encoder(config: ModelConfig, *, norm_momentum: float = 0.9) -> nn.Modul
         return VITS[config.encoder](patch=config.patch, remat=config.remat, dtype=dtype)
     if config.encoder in RESNETS:
         return RESNETS[config.encoder](stem=config.stem, norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)
-    return ConvEncoder(layers=CONVS[config.encoder], norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)
+    return ConvEncoder(norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)
 
 
 def make_head(config: ModelConfig, *, norm_momentum: float = 0.9) -> ProjectionHead:

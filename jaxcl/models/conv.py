@@ -16,26 +16,20 @@ from jaxtyping import Array, Float, Float32
 
 from jaxcl.models.norms import make_norm
 
-Layers = tuple[tuple[int, int, int], ...]  # channels, kernel side, stride
-
-LAYERS: Layers = ((32, 4, 4), (32, 3, 1), (128, 2, 2))
-# Twice the cost and three times the parameters, for runs long enough that the narrow one stops learning
-WIDE: Layers = ((32, 4, 4), (64, 3, 1), (128, 3, 2))
+LAYERS = ((32, 4, 4), (32, 3, 1), (128, 2, 2))  # channels, kernel side, stride
 GRID = 2  # cells a side of the pooled features
 GROUPS = 8  # of a group norm: 4 channels or more each
 
 
 class ConvEncoder(nn.Module):
-    """Images to 512 features: convolutions, each with norm and ReLU, then averages over a 2x2 grid.
+    """Images to 512 features: 4x4/4 to 32 channels, 3x3 to 32, 2x2/2 to 128, averaged over a 2x2 grid.
 
     Attributes:
-        layers: channels, kernel side and stride of each convolution.
         norm: "batch" or "group".
         norm_momentum: share of the running batch statistics kept at each step.
         dtype: compute dtype; parameters, statistics and features are float32.
     """
 
-    layers: Layers = LAYERS
     norm: str = "batch"
     norm_momentum: float = 0.9
     dtype: Any = jnp.float32
@@ -44,7 +38,7 @@ class ConvEncoder(nn.Module):
     def __call__(self, x: Float[Array, "n h w c"], train: bool = False) -> Float32[Array, "n f"]:
         """Encode normalised images of any size; `train` selects batch statistics."""
         norm = make_norm(self.norm, momentum=self.norm_momentum, dtype=self.dtype, groups=GROUPS)
-        for number, (features, size, stride) in enumerate(self.layers, 1):
+        for number, (features, size, stride) in enumerate(LAYERS, 1):
             x = nn.Conv(
                 features,
                 (size, size),

@@ -8,28 +8,26 @@ from jax import lax
 
 from jaxcl.config import ModelConfig
 from jaxcl.models import make_encoder
-from jaxcl.models.conv import LAYERS, WIDE, grid_mean
+from jaxcl.models.conv import LAYERS, grid_mean
 
 
-@pytest.mark.parametrize("name", ["conv", "conv_wide"])
 @pytest.mark.parametrize(("channels", "size"), [(3, 32), (1, 28), (3, 8), (1, 64), (3, 37)])
-def test_it_has_512_features_and_fewer_than_100_thousand_parameters_at_every_size(channels, size, name):
-    encoder = make_encoder(ModelConfig(encoder=name))
+def test_it_has_512_features_and_fewer_than_100_thousand_parameters_at_every_size(channels, size):
+    encoder = make_encoder(ModelConfig())
     x = jnp.zeros((2, size, size, channels))
     features, variables = jax.eval_shape(lambda: encoder.init_with_output(jax.random.key(0), x))
     assert features.shape == (2, 512)
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) < 100_000
 
 
-@pytest.mark.parametrize(("name", "layers"), [("conv", LAYERS), ("conv_wide", WIDE)])
 @pytest.mark.parametrize("size", [28, 32])
-def test_it_equals_convolution_norm_and_relu_written_out(size, name, layers):
-    encoder = make_encoder(ModelConfig(encoder=name))
+def test_it_equals_convolution_norm_and_relu_written_out(size):
+    encoder = make_encoder(ModelConfig())
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, size, size, 1)), jnp.float32)
     variables = jax.jit(encoder.init)(jax.random.key(1), x)
     features, _ = encoder.apply(variables, x, train=True, mutable=["batch_stats"])
     y = x
-    for number, (_, _, stride) in enumerate(layers, 1):
+    for number, (_, _, stride) in enumerate(LAYERS, 1):
         kernel = variables["params"][f"conv{number}"]["kernel"]
         y = lax.conv_general_dilated(y, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         y = jax.nn.relu((y - y.mean((0, 1, 2))) / jnp.sqrt(y.var((0, 1, 2)) + 1e-5))
