@@ -92,6 +92,7 @@ def build(config: Config) -> Parts:
         encoder=make_encoder(config.model, norm_momentum=momentum),
         head=make_head(config.model, norm_momentum=momentum),
         loss=config.loss,
+        mesh=mesh,
     )
     size, steps = config.batch.size, config.steps
     optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=num_micro)
@@ -109,6 +110,7 @@ def build(config: Config) -> Parts:
         method,
         optimizer,
         make_prepare(config),
+        seed=config.seed,
         num_micro=num_micro,
         learning_rate=make_learning_rate(config.optim, batch_size=size, total_steps=steps),
     )

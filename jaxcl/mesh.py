@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import jax
@@ -75,3 +76,17 @@ def parameter_spec(shape: Sequence[int], model: int) -> PartitionSpec:
         return PartitionSpec()
     longest = max(axes, key=lambda axis: shape[axis])
     return PartitionSpec(*(MODEL if axis == longest else None for axis in range(longest + 1)))
+
+
+def join_processes() -> None:
+    """Makes one program of several processes; call it before anything else touches a device.
+
+    `jax.distributed.initialize` finds SLURM, Open MPI and Kubernetes by itself; `launch/local.sh` says the rest in the
+    environment: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    """
+    count, number = (os.environ.get(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
+    jax.distributed.initialize(
+        os.environ.get("JAX_COORDINATOR_ADDRESS"),
+        None if count is None else int(count),
+        None if number is None else int(number),
+    )

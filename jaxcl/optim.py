@@ -114,6 +114,30 @@ def parameter_groups(params: PyTree) -> list[ParameterRow]:
     return [ParameterRow("/".join(_keys(p)), x.shape, x.size, d) for (p, x), d in zip(leaves, decays, strict=True)]
 
 
+def group_table(params: PyTree, config: OptimConfig) -> str:
+    """What decays and what does not, two lines to read before a run.
+
+    Args:
+        params: any tree of arrays or of their shapes.
+        config: optimizer and decay.
+
+    Returns:
+        A line each for kernels and for norms and biases: how many arrays, how many numbers, what is done to them.
+
+    >>> print(group_table({"norm": {"scale": jnp.ones(3)}}, OptimConfig()))
+    norms and biases: 1 array, 3 numbers, no weight decay
+    """
+    ratio = {True: ", trust ratio", False: ", no trust ratio"} if config.name == "lars" else {True: "", False: ""}
+    lines = []
+    for decays, name in ((True, "kernels"), (False, "norms and biases")):
+        sizes = [row.size for row in parameter_groups(params) if row.decays is decays]
+        decay = f"weight decay {config.weight_decay:g}" if decays and config.weight_decay else "no weight decay"
+        arrays = f"{len(sizes)} array{'s' if len(sizes) != 1 else ''}"
+        if sizes:
+            lines.append(f"{name}: {arrays}, {sum(sizes):,} numbers, {decay}{ratio[decays]}")
+    return "\n".join(lines)
+
+
 def ema(target: PyTree, online: PyTree, decay: float | Float[Array, ""]) -> PyTree:
     """One step of the exponential moving average, decay * target + (1 - decay) * online.
 

@@ -21,6 +21,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     prepare: Callable[[Batch], jax.Array],
     *,
+    seed: int = 0,
     num_micro: int = 1,
     learning_rate: optax.Schedule,
 ) -> Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]:
@@ -35,6 +36,7 @@ def make_train_step(
         method: embeddings and objective.
         optimizer: from `jaxcl.optim.make_optimizer` for the same `num_micro`.
         prepare: batch of uint8 views to normalised views [B, V, H, W, C] on the device, augmented.
+        seed: of the run; each contrastive problem has a key folded from it and the step.
         num_micro: micro-batches of one real update.
         learning_rate: for the log, by real update.
 
@@ -43,24 +45,25 @@ def make_train_step(
     """
     decay = method.target_decay
 
-    def loss_fn(params: Any, batch_stats: Any, batch: Batch, queue: Any) -> tuple[jax.Array, Any]:
+    def loss_fn(params: Any, batch_stats: Any, batch: Batch, key: Any, queue: Any) -> tuple[jax.Array, Any]:
         embeddings, batch_stats = method.embed(params, batch_stats, prepare(batch), train=True)
-        out = method.objective(embeddings, batch["id"], batch["label"], queue)
+        out = method.objective(key, embeddings, batch["id"], batch["label"], queue)
         return out.loss, (batch_stats, out)
 
-    def micro_step(state: Any, batch: Batch) -> tuple[Any, Any]:
+    def micro_step(state: Any, given: tuple[Batch, jax.Array]) -> tuple[Any, Any]:
         gradient = jax.value_and_grad(loss_fn, has_aux=True)
-        (_, (batch_stats, out)), grads = gradient(state.params, state.batch_stats, batch, state.queue)
+        (_, (batch_stats, out)), grads = gradient(state.params, state.batch_stats, *given, state.queue)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = dict(out.metrics, loss=out.loss, grad_norm=optax.tree.norm(grads))
         return state._replace(params=params, batch_stats=batch_stats, opt_state=opt_state), (metrics, out)
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step), num_micro)
         if num_micro == 1:
-            new, (metrics, out) = micro_step(state, batch)
+            new, (metrics, out) = micro_step(state, (batch, keys[0]))
         else:
-            new, (metrics, out) = jax.lax.scan(micro_step, state, jax.tree.map(split, batch))
+            new, (metrics, out) = jax.lax.scan(micro_step, state, (jax.tree.map(split, batch), keys))
             metrics = jax.tree.map(lambda values: jnp.mean(values, axis=0), metrics)
         finite = jnp.isfinite(metrics["loss"] + metrics["grad_norm"] + optax.tree.norm(new.params))
         queue = state.queue and queues.push(state.queue, merge(out.push_values), merge(out.push_groups))

@@ -17,6 +17,7 @@ from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import Config, ConfigError, resolve, to_dict
 from jaxcl.data import Loader, make_loader
 from jaxcl.interrupt import Interrupt, Interrupted
+from jaxcl.optim import group_table
 from jaxcl.report import MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
 from jaxcl.state import TrainState, parameter_count
 from jaxcl.workdir import CHECKPOINTS, CONFIG, check_unchanged, claim, read_json, write_json
@@ -47,7 +48,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
         if resume and (workdir / CONFIG).exists():
             _check_resumable(read_json(workdir / CONFIG), config)
         warn_of_stale_negatives(config, len(parts.splits.train))
-        print(f"workdir: {workdir}", flush=True)
+        print(f"workdir: {workdir}\n{group_table(parts.like.params, config.optim)}", flush=True)
         write_json(workdir / CONFIG, to_dict(config))
         checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
         try:

@@ -9,7 +9,7 @@ import pytest
 
 from jaxcl.config import ModelConfig, OptimConfig
 from jaxcl.models import make_encoder, make_head
-from jaxcl.optim import decay_mask, ema, make_learning_rate, make_optimizer, parameter_groups
+from jaxcl.optim import decay_mask, ema, group_table, make_learning_rate, make_optimizer, parameter_groups
 
 NAMES = ("sgd", "lars", "adamw")
 PLAIN = dict(clip_norm=None, warmup_steps=0)
@@ -83,6 +83,15 @@ def test_the_table_of_parameters_counts_every_value_once():
     assert sum(row.size for row in rows) == sum(leaf.size for leaf in jax.tree.leaves(params))
     assert len({row.name for row in rows}) == len(rows)
     assert ("head/dense1/kernel", (512, 512), 512 * 512, True) in rows
+
+
+def test_a_run_begins_with_a_table_of_what_decays_and_what_is_scaled():
+    params = {"layer": {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}}
+    assert group_table(params, OptimConfig(name="lars", weight_decay=1e-4)).splitlines() == [
+        "kernels: 1 array, 12 numbers, weight decay 0.0001, trust ratio",
+        "norms and biases: 1 array, 4 numbers, no weight decay, no trust ratio",
+    ]
+    assert "kernels: 1 array, 12 numbers, no weight decay" in group_table(params, OptimConfig(weight_decay=0.0))
 
 
 @pytest.mark.parametrize("name", NAMES)

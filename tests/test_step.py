@@ -27,7 +27,7 @@ def toy_method(target_decay=None):
         flat = views.reshape(*views.shape[:2], -1)[..., :DIM]
         return flat @ params["kernel"], {"seen": batch_stats["seen"] + 1}
 
-    def objective(embeddings, ids, labels, queue):
+    def objective(key, embeddings, ids, labels, queue):
         del labels, queue
         loss = jnp.mean((embeddings[:, 0] - embeddings[:, 1]) ** 2)
         return Objective(loss, {"size": jnp.mean(embeddings**2)}, embeddings[:, 0], ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from jaxcl.config.errors import ConfigError
-from jaxcl.config.settings import Config, MeshShape
+from jaxcl.config.settings import Config, LossConfig, MeshShape
 
 
 def check_together(config: Config) -> None:
@@ -33,8 +33,21 @@ def check_together(config: Config) -> None:
             f"loss.top_k = {loss.top_k} is more than the negatives there are: 2 * {micro_size(config)} - 2 in the "
             f"batch and {config.queue.size} in the queue; the largest valid value is {available}"
         )
+    _check_tail(loss)
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
         check_divides("data.image_size", config.data.image_size, "model.patch", model.patch, vary="data.image_size")
+
+
+def _check_tail(loss: LossConfig) -> None:
+    """The sampled tail has all it needs, and nothing is set that nobody reads."""
+    if loss.tail == "sampled" and loss.top_k is None:
+        raise ConfigError("loss.tail = 'sampled' needs loss.top_k; without it every negative is used already")
+    if loss.tail == "sampled" and loss.tail_samples is None:
+        raise ConfigError(
+            f"loss.tail = 'sampled' needs loss.tail_samples; as many as loss.top_k = {loss.top_k} is a good first value"
+        )
+    if loss.tail == "drop" and loss.tail_samples is not None:
+        raise ConfigError(f"loss.tail_samples = {loss.tail_samples} is read only with loss.tail = 'sampled'")
 
 
 def micro_size(config: Config) -> int:

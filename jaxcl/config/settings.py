@@ -94,10 +94,22 @@ class ModelConfig:
 class LossConfig:
     """The contrastive loss."""
 
-    impl: str = setting("strip", "strip: streamed; dense: the N x N definition", choices=("strip", "dense"))
+    impl: str = setting(
+        "strip",
+        "strip: streamed, exact, fast; column: as in the paper; dense: the N x N definition",
+        choices=("strip", "column", "dense"),
+    )
     temperature: float = setting(0.2, "cosines are divided by it", low=1e-5, high=1e5)
     top_k: int | None = setting(None, "hardest negatives kept for each anchor; empty: all of them", low=1)
-    block_size: int | None = setting(None, "anchors a strip; empty: chosen from the sizes", low=1)
+    tail: str = setting(
+        "drop",
+        "negatives outside the top k: dropped; or sampled, so that the loss is that of all negatives",
+        choices=("drop", "sampled"),
+    )
+    tail_samples: int | None = setting(None, "tail = sampled: negatives drawn for each anchor", low=1)
+    block_size: int | None = setting(
+        None, "strip: anchors a strip, column: columns a block; empty: chosen from the sizes", low=1
+    )
 
 
 @dataclass(frozen=True)
@@ -156,9 +168,9 @@ class EvalConfig:
 
     every: int = setting(0, "real updates between kNN scores during training; 0: only at the end", low=0)
     batch: int = setting(512, "images encoded at once, over all devices", low=1)
-    knn_k: int = setting(20, "neighbours that vote", low=1)
+    knn_k: int = setting(20, "neighbours that vote", low=1, high=10_000)
     knn_temperature: float = setting(0.07, "a neighbour's vote weighs exp(cosine / temperature)", above=0.0)
-    linear_steps: int = setting(200, "L-BFGS iterations of the linear probe", low=1)
+    linear_steps: int = setting(200, "L-BFGS iterations of the linear probe", low=1, high=10_000)
 
 
 @dataclass(frozen=True)

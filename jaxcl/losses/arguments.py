@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, ArrayLike, Bool, Float, Int
@@ -18,11 +19,12 @@ STRANGER = -2  # a column of no group; the two never match
 
 
 class Bank(NamedTuple):
-    """A queue: its rows as stored, what each belongs to, and which of them count."""
+    """A queue of this device: its rows as stored, what each belongs to, and which of them count."""
 
     values: Float[Array, "q d"]
     groups: Int[Array, " q"]
     valid: Bool[Array, " q"]
+    filled: Int[Array, ""]  # valid rows over all devices
 
 
 class Problem(NamedTuple):
@@ -33,7 +35,7 @@ class Problem(NamedTuple):
     query_groups: Int[Array, " n"]
     key_groups: Int[Array, " m"]
     temperature: Float[Array, ""]
-    partner: Int[Array, " n"] | None  # key number of the only positive, −1: none
+    partner: Int[Array, " n"] | None  # key number of the only positive, as given; one that is no key names none
     bank: Bank | None
 
 
@@ -49,6 +51,8 @@ def check_problem(
     queue_groups: ArrayLike | None,
     queue_filled: ArrayLike | None,
     exclude_diagonal: bool,
+    devices: int = 1,
+    axis: str | None = None,
 ) -> Problem:
     """Arrays with the right ranks, lengths and dtypes.
 
@@ -63,6 +67,8 @@ def check_problem(
         queue_groups: what each of them belongs to.
         queue_filled: how many of them count.
         exclude_diagonal: query i and key i are the same.
+        devices: that share the queue; `queue_filled` counts the rows of all.
+        axis: name of the mesh axis over which they are spread.
 
     Returns:
         The problem, groups and positives in one coding.
@@ -80,7 +86,7 @@ def check_problem(
     key_groups = _numbers("key_groups", key_groups, m)
     partner = None
     if positive_index is not None:
-        partner = _partners(_numbers("positive_index", positive_index, n), query_groups, key_groups, exclude_diagonal)
+        partner = _numbers("positive_index", positive_index, n)
     return Problem(
         queries,
         keys,
@@ -88,7 +94,7 @@ def check_problem(
         jnp.where(key_groups < 0, STRANGER, key_groups),
         _temperature(temperature),
         partner,
-        _bank(queue, queue_groups, queue_filled, d),
+        _bank(queue, queue_groups, queue_filled, d, devices, axis),
     )
 
 
@@ -103,16 +109,21 @@ def check_top_k(top_k: Any, *, keys: int, queue: int | None, use_key_negatives: 
         raise ValueError(f"top_k={top_k} must be None or in [1, {limit}], the number of candidates of a query")
 
 
-def check_tail(tail: str, tail_samples: Any, tail_key: Any, top_k: int | None) -> None:
-    """ValueError for an unknown tail, or settings that it does not read."""
+def check_tail(tail: str, tail_samples: Any, tail_key: Any, top_k: int | None) -> int:
+    """Tail negatives to draw, 0 with tail="drop"; ValueError for an unknown tail, or settings that it does not read."""
     if tail not in ("drop", "sampled"):
         raise ValueError(f"tail={tail!r} must be 'drop' or 'sampled'")
-    if tail == "sampled":
-        if top_k is None:
-            raise ValueError("tail='sampled' needs top_k; top_k=None already uses every negative")
-        raise NotImplementedError("tail='sampled' is not available in this version")
-    if tail_samples is not None or tail_key is not None:
-        raise ValueError(f"tail_samples={tail_samples} and tail_key are read only with tail='sampled', got tail='drop'")
+    if tail == "drop":
+        if tail_samples is not None or tail_key is not None:
+            raise ValueError(
+                f"tail_samples={tail_samples} and tail_key are read only with tail='sampled', got tail='drop'"
+            )
+        return 0
+    if top_k is None:
+        raise ValueError("tail='sampled' needs top_k; top_k=None already uses every negative")
+    if tail_key is None:
+        raise ValueError("tail_key=None must be a random key with tail='sampled'")
+    return check_count("tail_samples", tail_samples)
 
 
 def check_count(name: str, value: Any) -> int:
@@ -146,16 +157,6 @@ def _numbers(name: str, value: ArrayLike, length: int) -> Int[Array, " r"]:
     return array.astype(jnp.int32)
 
 
-def _partners(
-    index: Int[Array, " n"], query_groups: Int[Array, " n"], key_groups: Int[Array, " m"], exclude_diagonal: bool
-) -> Int[Array, " n"]:
-    """`positive_index`, or −1 where it names no possible partner."""
-    inside = (index >= 0) & (index < key_groups.shape[0])
-    known = (query_groups >= 0) & (key_groups[jnp.where(inside, index, 0)] >= 0)
-    itself = exclude_diagonal & (index == jnp.arange(index.shape[0]))
-    return jnp.where(inside & known & ~itself, index, -1)
-
-
 def _temperature(value: ArrayLike) -> Float[Array, ""]:
     """A float32 scalar; its range is checked where its value is known."""
     array = jnp.asarray(value)
@@ -166,7 +167,14 @@ def _temperature(value: ArrayLike) -> Float[Array, ""]:
     return array.astype(jnp.float32)
 
 
-def _bank(queue: ArrayLike | None, groups: ArrayLike | None, filled: ArrayLike | None, dimensions: int) -> Bank | None:
+def _bank(
+    queue: ArrayLike | None,
+    groups: ArrayLike | None,
+    filled: ArrayLike | None,
+    dimensions: int,
+    devices: int,
+    axis: str | None,
+) -> Bank | None:
     """The queue; without groups a row is everybody's negative."""
     if queue is None:
         for name, value in (("queue_groups", groups), ("queue_filled", filled)):
@@ -180,8 +188,9 @@ def _bank(queue: ArrayLike | None, groups: ArrayLike | None, filled: ArrayLike |
         raise ValueError(f"queue has dtype {queue.dtype}, must be a float type")
     size = queue.shape[0]
     groups = jnp.full(size, STRANGER) if groups is None else _numbers("queue_groups", groups, size)
-    count = _filled(size if filled is None else filled, size)
-    return Bank(queue, jnp.where(groups < 0, STRANGER, groups), jnp.arange(size) < count)
+    count = _filled(size * devices if filled is None else filled, size * devices)
+    row = jnp.arange(size) + (size * lax.axis_index(axis) if axis else 0)
+    return Bank(queue, jnp.where(groups < 0, STRANGER, groups), row < count, count)
 
 
 def _filled(value: ArrayLike, size: int) -> Int[Array, ""]:

@@ -1,6 +1,7 @@
 """The columns that anchors are compared with: normalised keys, then queue rows as they are stored.
 
 A half-precision queue is read in panels, normalised in float32 inside, so that no float32 copy of it need exist.
+Columns have a number over all devices, keys before queue, and a place on the device that holds them.
 """
 
 from __future__ import annotations
@@ -9,36 +10,69 @@ import contextlib
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxcl.losses.arguments import Bank
 from jaxcl.losses.normalise import is_finite, normalise
+from jaxcl.losses.varying import full_like
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, Bool, Float, Int
 
 PANEL = 8192  # queue rows read at once: 4 MiB in float32 at 128 dimensions
+NOTHING = np.int32(2**31 - 1)  # the number of no column
 
 
 class Columns(NamedTuple):
-    """Candidates and what each belongs to.
+    """Candidates of one device and what each belongs to.
 
     Attributes:
         keys: [M, D] float32, normalised; None where keys are not negatives.
         queue: [K, D], any float dtype, not normalised; None without a queue.
         groups: [M + K] int32, below 0 for no group.
         candidate: [M + K] bool, False for padding and unfilled rows.
+        key_start: number of its first key.
+        key_count: its keys without padding.
+        queue_start: number of its first queue row.
     """
 
     keys: Float[Array, "m d"] | None
     queue: Float[Array, "q d"] | None
     groups: Int[Array, " c"]
     candidate: Bool[Array, " c"]
+    key_start: Int[Array, ""]
+    key_count: Int[Array, ""]
+    queue_start: Int[Array, ""]
 
     @property
     def offset(self) -> int:
-        """Number of the first queue column."""
+        """Place of the first queue column."""
         return 0 if self.keys is None else self.keys.shape[0]
+
+    @property
+    def size(self) -> int:
+        """Columns of this device, padding included."""
+        return self.groups.shape[0]
+
+
+def number_of(columns: Columns, place: Int[Array, "*n"]) -> Int[Array, "*n"]:
+    """Global number of the column at a place."""
+    of_queue = columns.queue_start + place - columns.offset
+    return of_queue if columns.keys is None else jnp.where(place < columns.offset, columns.key_start + place, of_queue)
+
+
+def place_of(columns: Columns, number: Int[Array, "*n"]) -> Int[Array, "*n"]:
+    """Place of a global number on this device; `size` where it lies elsewhere."""
+    none = columns.size
+    place = jnp.full_like(number, none)
+    if columns.queue is not None:
+        row = number - columns.queue_start
+        place = jnp.where((row >= 0) & (row < columns.queue.shape[0]), columns.offset + row, none)
+    if columns.keys is not None:
+        row = number - columns.key_start
+        place = jnp.where((row >= 0) & (row < columns.key_count), row, place)
+    return place
 
 
 def dot(left: Float[Array, "a d"], right: Float[Array, "d c"]) -> Float[Array, "a c"]:
@@ -62,14 +96,15 @@ def weighted_sum(weights: Float[Array, "b c"], columns: Columns) -> Float[Array,
     return sum(parts[1:], parts[0])
 
 
-def gather_rows(columns: Columns, numbers: Int[Array, "*n"]) -> Float[Array, "*n d"] | None:
-    """The columns of given numbers, normalised; any row for a number outside."""
-    keys = None if columns.keys is None else columns.keys[jnp.minimum(numbers, columns.offset - 1)]
+def gather_rows(columns: Columns, place: Int[Array, "*n"]) -> Float[Array, "*n d"]:
+    """The columns at given places, normalised; any row for a place outside."""
+    keys = None if columns.keys is None else columns.keys[jnp.minimum(place, columns.offset - 1)]
     if columns.queue is None:
+        assert keys is not None  # there are keys or a queue
         return keys
-    place = jnp.clip(numbers - columns.offset, 0, columns.queue.shape[0] - 1)
-    queued = _real_rows(columns.queue[place], columns.candidate[columns.offset + place])
-    return queued if keys is None else jnp.where((numbers < columns.offset)[..., None], keys, queued)
+    row = jnp.clip(place - columns.offset, 0, columns.queue.shape[0] - 1)
+    queued = _real_rows(columns.queue[row], columns.candidate[columns.offset + row])
+    return queued if keys is None else jnp.where((place < columns.offset)[..., None], keys, queued)
 
 
 def count_nonfinite(keys: Float[Array, "m d"], bank: Bank | None) -> Int[Array, ""]:
@@ -83,7 +118,7 @@ def _real_rows(rows: Float[Array, "... d"], real: Bool[Array, ...]) -> Float[Arr
     return jnp.where(real[..., None], normalise(rows), 0.0)
 
 
-def _panel(queue: Array, real: Array, start: Array | int, length: int) -> Float[Array, "p d"]:
+def queue_rows(queue: Array, real: Array, start: Array | int, length: int) -> Float[Array, "p d"]:
     """Rows [start, start + length) of the queue, ready to multiply."""
     return _real_rows(lax.dynamic_slice_in_dim(queue, start, length), lax.dynamic_slice_in_dim(real, start, length))
 
@@ -93,10 +128,10 @@ def _queue_scores(anchors: Float[Array, "b d"], queue: Array, real: Array) -> li
     whole, rest = divmod(queue.shape[0], PANEL)
     parts = []
     if whole:
-        scores = lax.map(lambda j: dot(anchors, _panel(queue, real, j * PANEL, PANEL).T), jnp.arange(whole))
+        scores = lax.map(lambda j: dot(anchors, queue_rows(queue, real, j * PANEL, PANEL).T), jnp.arange(whole))
         parts.append(jnp.moveaxis(scores, 0, 1).reshape(anchors.shape[0], -1))
     if rest:
-        parts.append(dot(anchors, _panel(queue, real, whole * PANEL, rest).T))
+        parts.append(dot(anchors, queue_rows(queue, real, whole * PANEL, rest).T))
     return parts
 
 
@@ -106,9 +141,9 @@ def _queue_sum(weights: Float[Array, "b q"], queue: Array, real: Array) -> Float
 
     def add(j: Array | int, total: Array, length: int) -> Array:
         part = lax.dynamic_slice_in_dim(weights, j * PANEL, length, axis=1)
-        return total + dot(part, _panel(queue, real, j * PANEL, length))
+        return total + dot(part, queue_rows(queue, real, j * PANEL, length))
 
-    total = jnp.zeros((weights.shape[0], queue.shape[1]))
+    total = full_like(weights, (weights.shape[0], queue.shape[1]), 0.0)
     if whole:
         total = lax.fori_loop(0, whole, lambda j, total: add(j, total, PANEL), total)
     return add(whole, total, rest) if rest else total

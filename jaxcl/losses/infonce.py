@@ -15,9 +15,11 @@ from jax import lax
 from jaxcl.losses.arguments import Problem, check_problem, check_tail, check_top_k
 from jaxcl.losses.normalise import is_finite, normalise
 from jaxcl.losses.outputs import InfoNCEOutput, Stats, without_gradient
+from jaxcl.losses.plan import draws_for
+from jaxcl.losses.tail import choose_tail, draw_columns
 
 with contextlib.suppress(ImportError):
-    from jaxtyping import Array, ArrayLike, Bool, Float
+    from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 
 # Arguments are ArrayLike so that a wrong rank or dtype is the ValueError below, with or without a type checker.
@@ -58,9 +60,12 @@ def infonce(
             positive nor negative. A number outside [0, M) names none.
         top_k: the k most similar negatives of each query; None: all of them. Of equal ones the lowest column, keys
             before queue.
-        tail: "drop": negatives outside the top k do not count.
-        tail_samples: int, read with tail="sampled".
-        tail_key: random key, read with tail="sampled".
+        tail: what becomes of negatives outside the top k. "drop": they do not count. "sampled": the value is that of
+            all negatives, exactly, and the gradient runs through the k selected and through `tail_samples` others,
+            drawn uniformly, that together carry the mass of all others. On average over keys it approaches the
+            gradient of all negatives, with an error that falls as 1/√tail_samples.
+        tail_samples: int, at least 1, read with tail="sampled".
+        tail_key: random key, another one each step, read with tail="sampled".
         queue: [K, D] negatives without gradient, any float dtype.
         queue_groups: [K] int32; with a queue, ids that are unique over the data set. None: a row of the queue is
             everybody's negative.
@@ -99,13 +104,30 @@ def infonce(
         use_key_negatives=use_key_negatives,
         exclude_diagonal=exclude_diagonal,
     )
-    check_tail(tail, tail_samples, tail_key, top_k)
+    samples = check_tail(tail, tail_samples, tail_key, top_k)
     positive, negative = _masks(problem, exclude_diagonal, use_key_negatives)
-    return _loss(problem, positive, negative, top_k)
+    draws = None
+    if tail_key is not None and top_k is not None:
+        draws = _draws(problem, tail_key, samples, top_k, use_key_negatives)
+    return _loss(problem, positive, negative, top_k, draws, samples)
+
+
+def _draws(problem: Problem, key: Array, samples: int, top_k: int, use_key_negatives: bool) -> Int[Array, "n r"]:
+    """The columns that `streaming_infonce` draws."""
+    n, m, bank = problem.queries.shape[0], problem.keys.shape[0], problem.bank
+    keys = m if use_key_negatives else 0
+    count = draws_for(samples, top_k, keys + (0 if bank is None else bank.values.shape[0]))
+    filled = 0 if bank is None else bank.filled
+    return draw_columns(key, jnp.arange(n), count, keys=keys, queue_start=m, filled=filled)
 
 
 def _loss(
-    problem: Problem, positive: Bool[Array, "n c"], negative: Bool[Array, "n c"], top_k: int | None
+    problem: Problem,
+    positive: Bool[Array, "n c"],
+    negative: Bool[Array, "n c"],
+    top_k: int | None,
+    draws: Int[Array, "n r"] | None,
+    samples: int,
 ) -> InfoNCEOutput:
     """The formula."""
     scores = _scores(problem)
@@ -115,12 +137,26 @@ def _loss(
     if top_k is None:
         candidates = jnp.where(counted | negative, scores, -jnp.inf)
     else:
-        chosen, _ = lax.top_k(jnp.where(negative, scores, -jnp.inf), top_k)
+        every = jnp.where(negative, scores, -jnp.inf)
+        chosen, numbers = lax.top_k(every, top_k)
+        if draws is not None:
+            chosen = _with_tail(every, chosen, numbers, draws, samples)
         candidates = jnp.concatenate([jnp.where(counted, scores, -jnp.inf), chosen], axis=1)
     log_sum = jax.nn.logsumexp(candidates, axis=1)
     attraction = jnp.sum(jnp.where(positive, scores, 0.0), axis=1) / jnp.maximum(count, 1)
     loss = jnp.where(valid, log_sum - attraction, 0.0)
     return InfoNCEOutput(loss, valid, without_gradient(_stats(problem, scores, positive, negative, top_k)))
+
+
+def _with_tail(
+    every: Float[Array, "n c"], values: Float[Array, "n k"], numbers: Int[Array, "n k"], draws: Array, samples: int
+) -> Float[Array, "n w"]:
+    """Selected negatives, then drawn ones that carry the mass of all others; where a row drew none, the selected do."""
+    drawn = jnp.take_along_axis(every, draws, axis=1, mode="fill", fill_value=-jnp.inf)
+    selected, repulsion = (jax.nn.logsumexp(x, axis=1) for x in (values, every))
+    found = choose_tail(*lax.stop_gradient((values, numbers, drawn)), draws, selected, repulsion, samples)
+    scores = jnp.take_along_axis(every, found.numbers, axis=1, mode="fill", fill_value=-jnp.inf)
+    return jnp.concatenate([values + found.boost[:, :1], scores + found.boost[:, 1:]], axis=1)
 
 
 def _scores(problem: Problem) -> Float[Array, "n c"]:
@@ -142,7 +178,8 @@ def _masks(
     same = problem.query_groups[:, None] == problem.key_groups[None, :]
     others = ~same & use_key_negatives
     if problem.partner is not None:
-        same = columns == problem.partner[:, None]
+        known = (problem.query_groups[:, None] >= 0) & (problem.key_groups[None, :] >= 0)
+        same = (columns == problem.partner[:, None]) & known
         others &= ~same
     if exclude_diagonal:
         same &= rows != columns
@@ -173,8 +210,12 @@ def _stats(
     if problem.bank is not None:
         bad += jnp.sum(problem.bank.valid & ~is_finite(problem.bank.values))
     return Stats(
-        rows_tested=jnp.int32(rows),
-        rows_skipped=jnp.int32(0),
+        rows_tested=jnp.float32(rows),
+        rows_skipped=jnp.float32(0),
+        elements_selected=jnp.float32(0 if top_k is None else every.size),
+        subblocks_tested=jnp.float32(0),
+        subblocks_skipped=jnp.float32(0),
+        maxima_selected=jnp.float32(0),
         hardest=jnp.max(every, axis=1),
         kth=jnp.full(rows, -jnp.inf) if top_k is None else chosen[:, -1],
         tail_mass=jnp.where(full == -jnp.inf, 0.0, -jnp.expm1(jnp.minimum(used - full, 0.0))),

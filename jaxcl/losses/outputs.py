@@ -14,9 +14,18 @@ with contextlib.suppress(ImportError):
 class Stats(NamedTuple):
     """Numbers about the candidates and the selection, without gradient.
 
+    Counts are float32 scalars over all devices: at a million rows they exceed int32. Whole blocks a row and sub-blocks
+    are two granularities, counted apart; where an engine does not prune by one, nothing is skipped there.
+
     Attributes:
-        rows_tested: (row, column block) pairs that were looked at, int32 scalar.
-        rows_skipped: those among them whose selection was skipped, int32 scalar.
+        rows_tested: (row, column block) pairs that were looked at.
+        rows_skipped: those among them whose selection was skipped as a whole.
+        elements_selected: scores that went into a selection, those that a running selection carries along included; 0
+            without `top_k`.
+        subblocks_tested: (row, sub-block) pairs whose maximum was compared.
+        subblocks_skipped: those among them none of whose scores went into a selection.
+        maxima_selected: maxima of sub-blocks that went into a selection of sub-blocks, carried ones included; not in
+            `elements_selected`.
         hardest: largest score of a negative, cosine / temperature, [N] float32; −inf without a negative.
         kth: score of the k-th most similar negative, [N] float32; −inf without `top_k` or with fewer negatives than k.
         tail_mass: softmax mass of the negatives that `top_k` left out, in [0, 1], [N] float32.
@@ -25,14 +34,21 @@ class Stats(NamedTuple):
         nonfinite: keys and valid queue rows that hold a NaN or an infinity, int32 scalar.
     """
 
-    rows_tested: Int[Array, ""]
-    rows_skipped: Int[Array, ""]
+    rows_tested: Float[Array, ""]
+    rows_skipped: Float[Array, ""]
+    elements_selected: Float[Array, ""]
+    subblocks_tested: Float[Array, ""]
+    subblocks_skipped: Float[Array, ""]
+    maxima_selected: Float[Array, ""]
     hardest: Float[Array, " n"]
     kth: Float[Array, " n"]
     tail_mass: Float[Array, " n"]
     positives: Int[Array, " n"]
     negatives: Int[Array, " n"]
     nonfinite: Int[Array, ""]
+
+
+PER_ROW = frozenset({"hardest", "kth", "tail_mass", "positives", "negatives"})  # of Stats; the others are scalars
 
 
 class InfoNCEOutput(NamedTuple):

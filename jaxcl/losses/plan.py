@@ -6,28 +6,68 @@ from typing import NamedTuple
 
 STRIP_ELEMENTS = 1 << 20  # scores of one strip: 4 MiB of float32, near the size of a last-level cache
 GATHER_ELEMENTS = 1 << 19  # gathered floats of one backward chunk
+GATHER_BYTES = 1 << 26  # anchors of all devices held at once; above it a ring passes one device's share along
+WIDE = 16  # gathering a column costs as much as this many columns of a whole product (measured on a CPU)
 
 
 class Plan(NamedTuple):
     """What the compiled program depends on besides shapes.
 
     Attributes:
-        rows: anchors without padding.
+        rows: anchors of this device, without padding.
         strip: anchors a strip.
         top_k: negatives kept a row; None: all.
+        samples: tail negatives drawn a row; 0: the tail is dropped.
+        draws: numbers drawn a row, of which the first `samples` that hit the tail are used.
         exclude_diagonal: query i and key i are the same thing.
         use_key_negatives: whether keys are negatives at all.
         same: queries and keys are one array.
+        same_groups: so are their groups.
         single: each query has at most one positive, named by position.
+        columns: candidates on all devices, the static bound.
+        devices: over which rows and columns are spread.
+        axis: name of the mesh axis over which they are; None on one device.
+        transport: how anchors meet the columns of other devices: "gather", "anchors" or "columns" (a ring); None on
+            one device.
+        impl: engine of the forward pass, "strip" or "column".
+        tile: anchors at once in the forward pass: a strip, or several of them.
+        block: new columns a block of the column engine; 0 in the other.
+        width: columns a block reads: whole sub-blocks.
+        prune: how the column engine prunes its selection: None, "rows" or "blocks".
+        sub: columns of a sub-block; 0 without.
     """
 
     rows: int
     strip: int
     top_k: int | None
+    samples: int
+    draws: int
     exclude_diagonal: bool
     use_key_negatives: bool
     same: bool
+    same_groups: bool
     single: bool
+    columns: int
+    devices: int
+    axis: str | None
+    transport: str | None
+    impl: str
+    tile: int
+    block: int = 0
+    width: int = 0
+    prune: str | None = None
+    sub: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether so many columns are selected that whole products cost less than gathering them."""
+        return self.top_k is None or (self.top_k + self.samples) * WIDE > self.columns
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every score is needed and s_ij is s_ji, on one device."""
+        alike = self.same and self.same_groups and not self.single
+        return alike and self.use_key_negatives and self.top_k is None and self.axis is None
 
 
 def strip_size(rows: int, columns: int, block_size: int | None) -> int:
@@ -38,12 +78,42 @@ def strip_size(rows: int, columns: int, block_size: int | None) -> int:
     return min(block_size, rows)
 
 
-def gather_chunk(strip: int, top_k: int, dimensions: int) -> int:
+def gather_chunk(strip: int, selected: int, dimensions: int) -> int:
     """Anchors whose selected columns are gathered at once: the largest divisor of the strip within the bound."""
-    bound = max(GATHER_ELEMENTS // (top_k * dimensions), 1)
+    bound = max(GATHER_ELEMENTS // (selected * dimensions), 1)
     return max(c for c in range(1, strip + 1) if strip % c == 0 and c <= bound)
 
 
-def is_wide(top_k: int, columns: int) -> bool:
-    """Whether so many columns are selected that whole products cost less than gathering them (measured on a CPU)."""
-    return top_k * 16 > columns
+def draws_for(samples: int, top_k: int, columns: int) -> int:
+    """Columns to draw so that about `samples` of them lie in the tail: a quarter more than expected, and 16.
+
+    Bounded by 8 times the samples: where nearly every column is selected, the tail weighs little.
+    """
+    share = max(1 - top_k / columns, 1 / 8)
+    return min(int(1.25 * samples / share) + 16, 8 * samples + 16)
+
+
+def transport_for(
+    *, devices: int, rows: int, keys: int, queue: int, selected: int, dimensions: int, queue_bytes: int
+) -> str:
+    """How anchors meet the columns of other devices.
+
+    Gather while the anchors of all devices and what is found for them are small: one collective each way. Else a ring,
+    in which the side with fewer bytes travels.
+
+    Args:
+        devices: along the axis.
+        rows: anchors a device.
+        keys: keys a device.
+        queue: queue rows a device.
+        selected: columns kept for an anchor.
+        dimensions: of an embedding.
+        queue_bytes: of one stored number of the queue.
+
+    Returns:
+        "gather", "anchors" or "columns".
+    """
+    anchors = rows * (4 * dimensions + 8 * selected)
+    if devices * anchors <= GATHER_BYTES:
+        return "gather"
+    return "anchors" if anchors < dimensions * (4 * keys + queue_bytes * queue) else "columns"

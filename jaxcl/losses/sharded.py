@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 from jaxcl.losses.infonce import infonce
-from jaxcl.losses.outputs import InfoNCEOutput
+from jaxcl.losses.outputs import PER_ROW, InfoNCEOutput, Stats
 from jaxcl.losses.streaming import streaming_infonce
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, ArrayLike, Float
+
+# arguments with a row for each query, key or queue row; the others are the same on every device
+_SHARDED = {"positive_index", "queue", "queue_groups"}
+_ARRAYS = {*_SHARDED, "temperature", "queue_filled", "tail_key"}
 
 
 def mean_infonce(
@@ -22,18 +29,20 @@ def mean_infonce(
     key_groups: ArrayLike,
     *,
     impl: str = "strip",
+    mesh: Mesh | None = None,
+    axis_name: str = "data",
     **settings: Any,
 ) -> tuple[Float[Array, ""], InfoNCEOutput]:
-    """Mean loss of the queries that have a positive: Σ loss / max(Σ valid, 1).
-
-    Under jit with inputs sharded over a mesh the sums run over all devices, so the mean is that of one device.
+    """Mean loss of the queries that have a positive: Σ loss / max(Σ valid, 1), over all devices.
 
     Args:
         queries: [N, D], any float dtype.
         keys: [M, D]; the same array as queries where they are the same.
         query_groups: [N] int32.
         key_groups: [M] int32.
-        impl: "dense": `infonce`; otherwise `streaming_infonce`, which reads it.
+        impl: "dense": `infonce`, which under jit is partitioned by XLA; otherwise `streaming_infonce`, which reads it.
+        mesh: devices that share rows and columns; None: one device, or a jit that shards as it likes.
+        axis_name: the axis of the mesh along which they do.
         **settings: the keyword arguments of `infonce` or `streaming_infonce`; "dense" has no block to size and ignores
             `block_size`.
 
@@ -51,6 +60,34 @@ def mean_infonce(
     if impl == "dense":
         settings.pop("block_size", None)
         out = infonce(queries, keys, query_groups, key_groups, **settings)
-    else:
+        return jnp.sum(out.loss) / jnp.maximum(jnp.sum(out.valid), 1), out
+    if mesh is None or mesh.shape[axis_name] == 1:
         out = streaming_infonce(queries, keys, query_groups, key_groups, impl=impl, **settings)
-    return jnp.sum(out.loss) / jnp.maximum(jnp.sum(out.valid), 1), out
+        return jnp.sum(out.loss) / jnp.maximum(jnp.sum(out.valid), 1), out
+    arrays = {name: settings.pop(name) for name in _ARRAYS & settings.keys() if settings[name] is not None}
+    same = queries is keys
+
+    def local(queries: Any, keys: Any, query_groups: Any, key_groups: Any, arrays: Any) -> Any:
+        out = streaming_infonce(
+            queries,
+            queries if same else keys,
+            query_groups,
+            key_groups,
+            impl=impl,
+            axis_name=axis_name,
+            **arrays,
+            **settings,
+        )
+        total, count = lax.psum((jnp.sum(out.loss), jnp.sum(out.valid)), axis_name)
+        return total / jnp.maximum(count, 1), out
+
+    rows, whole = PartitionSpec(axis_name), PartitionSpec()
+    stats: Any = [rows if name in PER_ROW else whole for name in Stats._fields]
+    outputs: Any = (rows, rows, Stats(*stats))
+    spread = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(rows, None if same else rows, rows, rows, {n: rows if n in _SHARDED else whole for n in arrays}),
+        out_specs=(whole, InfoNCEOutput(*outputs)),
+    )
+    return spread(queries, None if same else keys, query_groups, key_groups, arrays)

@@ -8,11 +8,17 @@ numbers [N, k] and a few vectors, and recomputes the rest.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
 
 from jaxcl.losses.arguments import check_count, check_problem, check_tail, check_top_k
-from jaxcl.losses.outputs import InfoNCEOutput, without_gradient
-from jaxcl.losses.plan import Plan, strip_size
-from jaxcl.losses.strip import strip_infonce
+from jaxcl.losses.engine import stream
+from jaxcl.losses.outputs import InfoNCEOutput
+from jaxcl.losses.plan import Plan, draws_for, strip_size, transport_for
+from jaxcl.losses.pruning import column_blocks
+from jaxcl.losses.varying import axes_of
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, ArrayLike
@@ -52,17 +58,22 @@ def streaming_infonce(
         temperature: scalar above 0, may be traced and learned.
         positive_index: [N] int32, key number of the only positive of each query.
         top_k: the k most similar negatives of each query; None: all of them.
-        tail: "drop": negatives outside the top k do not count.
-        tail_samples: int, read with tail="sampled".
-        tail_key: random key, read with tail="sampled".
+        tail: "drop" or "sampled".
+        tail_samples: int, at least 1, read with tail="sampled".
+        tail_key: random key, read with tail="sampled"; the same on every device.
         queue: [K, D] negatives without gradient, any float dtype.
         queue_groups: [K] int32.
         queue_filled: valid rows of the queue, the first ones; may be traced.
         exclude_diagonal: query i and key i are the same thing.
         use_key_negatives: False: only the queue is negative.
-        block_size: anchors a strip; None: chosen from the sizes.
-        impl: "strip".
-        axis_name: not available in this version: one device, or jit with sharded inputs.
+        block_size: anchors a strip, or columns a block; None: chosen from the sizes.
+        impl: "strip": a strip of anchors against all columns, one selection a row. "column": blocks of columns with a
+            running selection and pruning, as in the paper; slower, and the same numbers.
+        axis_name: inside `jax.shard_map` with check_vma=True: queries, keys and queue are this device's shard, row i of
+            device d has number d · N + i, `positive_index` and `queue_filled` count over all devices, and so do
+            `rows_tested` and the other scalars of the stats. The mean is psum(Σ loss) / psum(Σ valid), see
+            `mean_infonce`. Small problems gather the anchors of all devices, large ones pass the shorter side around a
+            ring; no device ever holds more than its share of the queue and one share that travels.
 
     Returns:
         Loss, validity and stats of each query.
@@ -76,8 +87,9 @@ def streaming_infonce(
         >>> out.loss.shape
         (4,)
     """
-    _check_engine(impl, axis_name)
-    same = queries is keys
+    if impl not in ("strip", "column"):
+        raise ValueError(f"impl={impl!r} must be 'strip' or 'column'")
+    devices = 1 if axis_name is None else _devices(axis_name, queries=queries, keys=keys, queue=queue)
     problem = check_problem(
         queries,
         keys,
@@ -89,23 +101,65 @@ def streaming_infonce(
         queue_groups=queue_groups,
         queue_filled=queue_filled,
         exclude_diagonal=exclude_diagonal,
+        devices=devices,
+        axis=axis_name,
     )
     rows, m = problem.queries.shape[0], problem.keys.shape[0]
     q = 0 if problem.bank is None else problem.bank.values.shape[0]
-    check_top_k(top_k, keys=m, queue=q, use_key_negatives=use_key_negatives, exclude_diagonal=exclude_diagonal)
-    check_tail(tail, tail_samples, tail_key, top_k)
-    strip = strip_size(rows, m + q, None if block_size is None else check_count("block_size", block_size))
-    single = positive_index is not None
-    plan = Plan(rows, strip, top_k, exclude_diagonal, use_key_negatives, same, single)
-    loss, valid, stats = strip_infonce(problem, plan)
-    return InfoNCEOutput(loss, valid, without_gradient(stats))
-
-
-def _check_engine(impl: str, axis_name: str | None) -> None:
-    """ValueError for an engine that is not known, NotImplementedError for one that is not there yet."""
-    if impl not in ("strip", "column"):
-        raise ValueError(f"impl={impl!r} must be 'strip' or 'column'")
-    if impl == "column":
-        raise NotImplementedError("impl='column' is not available in this version")
+    check_top_k(
+        top_k,
+        keys=devices * m,
+        queue=devices * q,
+        use_key_negatives=use_key_negatives,
+        exclude_diagonal=exclude_diagonal,
+    )
+    samples = check_tail(tail, tail_samples, tail_key, top_k)
+    columns = devices * (m * use_key_negatives + q)
+    block = None if block_size is None else check_count("block_size", block_size)
+    transport = None
     if axis_name is not None:
-        raise NotImplementedError(f"axis_name={axis_name!r} is not available in this version")
+        transport = transport_for(
+            devices=devices, rows=rows, keys=m, queue=q, selected=(top_k or 0) + samples,
+            dimensions=problem.queries.shape[1],
+            queue_bytes=0 if problem.bank is None else problem.bank.values.dtype.itemsize,
+        )  # fmt: skip
+    strip = strip_size(rows, m + q, block if impl == "strip" else None)
+    blocks: dict[str, Any] = {"strip": strip, "tile": strip}
+    if impl == "column":
+        blocks = column_blocks(
+            rows=rows, strip=strip, keys=m * use_key_negatives, queue=q, top_k=top_k, block_size=block
+        )._asdict()
+    plan = Plan(
+        rows=rows,
+        top_k=top_k,
+        samples=samples,
+        draws=draws_for(samples, top_k, columns) if samples and top_k else 0,
+        exclude_diagonal=exclude_diagonal,
+        use_key_negatives=use_key_negatives,
+        same=queries is keys,
+        same_groups=query_groups is key_groups,
+        single=positive_index is not None,
+        columns=columns,
+        devices=devices,
+        axis=axis_name,
+        transport=transport,
+        impl=impl,
+        **blocks,
+    )
+    filled = 0 if problem.bank is None else problem.bank.filled
+    return stream(problem, plan, tail_key=tail_key, filled=filled)
+
+
+def _devices(axis_name: str, **arrays: Any) -> int:
+    """How many devices share the rows, where `axis_name` is an axis of `jax.shard_map` and the arrays vary over it."""
+    try:
+        devices = int(lax.axis_size(axis_name))
+    except NameError as error:
+        raise ValueError(f"axis_name={axis_name!r} is not an axis of an enclosing jax.shard_map") from error
+    for name, array in arrays.items():
+        if array is not None and axis_name not in axes_of(jnp.asarray(array)):
+            raise ValueError(
+                f"{name} does not vary over axis_name={axis_name!r}: "
+                "shard it over that axis, in jax.shard_map with check_vma=True"
+            )
+    return devices

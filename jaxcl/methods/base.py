@@ -28,7 +28,7 @@ class Method(NamedTuple):
         init: `(key, views [B, V, H, W, C]) -> {"params": …, "batch_stats": …}`.
         embed: `(params, batch_stats, views, train) -> (embeddings, batch_stats)`; embeddings is any tree of [B, …],
             so that a device that holds an image holds all its views.
-        objective: `(embeddings, ids [B], labels [B], queue) -> Objective`.
+        objective: `(key, embeddings, ids [B], labels [B], queue) -> Objective`; the key is of this problem alone.
         features: `(params, batch_stats, images [B, H, W, C]) -> [B, F]`: the frozen backbone that probes see.
         target_decay: decay of the momentum encoder in `TrainState.target`, or None where a method has none.
     """

@@ -16,19 +16,21 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxcl.config import LossConfig
 from jaxcl.losses import InfoNCEOutput, mean_infonce
 from jaxcl.methods.base import Method, Objective
 
 
-def make_method(*, encoder: nn.Module, head: nn.Module, loss: LossConfig) -> Method:
+def make_method(*, encoder: nn.Module, head: nn.Module, loss: LossConfig, mesh: Mesh | None = None) -> Method:
     """SimCLR over an encoder and a projection head.
 
     Args:
         encoder: images [N, H, W, C] to features [N, F].
         head: features to embeddings [N, D].
         loss: temperature, number of negatives, engine.
+        mesh: whose `data` axis shares batch and queue; None: one device.
 
     Returns:
         The method; its variables are `{"encoder": …, "head": …}` in each collection.
@@ -50,8 +52,9 @@ def make_method(*, encoder: nn.Module, head: nn.Module, loss: LossConfig) -> Met
         embeddings, head_stats = _apply(head, "head", params, batch_stats, features, train)
         return embeddings.reshape(*views.shape[:2], -1), {"encoder": encoder_stats, "head": head_stats}
 
-    def objective(embeddings: Any, ids: Any, labels: Any, queue: Any) -> Objective:
+    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, queue: Any) -> Objective:
         del labels
+        tail = {} if loss.tail == "drop" else dict(tail_samples=loss.tail_samples, tail_key=key)
         views = embeddings.reshape(-1, embeddings.shape[-1])
         groups = jnp.repeat(ids, embeddings.shape[1])
         bank = {} if queue is None else dict(queue=queue.values, queue_groups=queue.groups, queue_filled=queue.filled)
@@ -61,10 +64,13 @@ def make_method(*, encoder: nn.Module, head: nn.Module, loss: LossConfig) -> Met
             groups,
             groups,
             impl=loss.impl,
+            mesh=mesh,
             temperature=loss.temperature,
             top_k=loss.top_k,
             block_size=loss.block_size,
             exclude_diagonal=True,
+            tail=loss.tail,
+            **tail,
             **bank,
         )
         return Objective(value, _metrics(embeddings, out, loss), embeddings[:, 0], ids)

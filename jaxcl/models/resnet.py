@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
+from jaxcl.models.convolve import convolve
 from jaxcl.models.norms import Norm, make_norm
 
 HE_FAN_OUT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -30,6 +31,7 @@ def _conv(features: int, size: int, stride: int, dtype: Any, name: str) -> nn.Co
         use_bias=False,
         kernel_init=HE_FAN_OUT,
         dtype=dtype,
+        conv_general_dilated=convolve,
         name=name,
     )
 

@@ -34,7 +34,7 @@ def nt_xent(embeddings, temperature):
 @pytest.mark.parametrize("impl", ["strip", "dense"])
 def test_with_all_negatives_it_is_nt_xent(impl):
     embeddings = jax.random.normal(jax.random.key(1), (7, 2, 5))
-    out = simclr(impl=impl).objective(embeddings, jnp.arange(7, dtype=jnp.int32), None, None)
+    out = simclr(impl=impl).objective(jax.random.key(0), embeddings, jnp.arange(7, dtype=jnp.int32), None, None)
     np.testing.assert_allclose(out.loss, nt_xent(embeddings, 0.5), rtol=1e-6)
     assert float(out.metrics["negatives_per_anchor"]) == pytest.approx(12)
 
@@ -42,7 +42,7 @@ def test_with_all_negatives_it_is_nt_xent(impl):
 def test_the_queue_receives_the_first_view_of_each_image_under_its_id():
     embeddings = jax.random.normal(jax.random.key(1), (5, 2, 8))
     ids = jnp.array([9, 4, 7, 1, 3], jnp.int32)
-    out = simclr().objective(embeddings, ids, None, None)
+    out = simclr().objective(jax.random.key(0), embeddings, ids, None, None)
     np.testing.assert_array_equal(out.push_values, embeddings[:, 0])
     np.testing.assert_array_equal(out.push_groups, ids)
 
@@ -51,7 +51,7 @@ def test_the_queue_adds_negatives_but_never_an_images_own_earlier_embedding():
     embeddings = jax.random.normal(jax.random.key(1), (5, 2, 8))
     ids = jnp.arange(5, dtype=jnp.int32)
     bank = queues.push(queues.init(8, 8), embeddings[:3, 0], jnp.array([0, 50, 51], jnp.int32))
-    out = simclr().objective(embeddings, ids, None, bank)
+    out = simclr().objective(jax.random.key(0), embeddings, ids, None, bank)
     assert float(out.metrics["negatives_per_anchor"]) == pytest.approx((2 * (8 + 2) + 8 * (8 + 3)) / 10)
 
 
@@ -60,21 +60,27 @@ def test_no_gradient_reaches_the_queue():
     bank = queues.push(queues.init(8, 8, dtype=jnp.float32), embeddings[:3, 1], jnp.arange(50, 53, dtype=jnp.int32))
 
     def loss(values):
-        return simclr().objective(embeddings, jnp.arange(5, dtype=jnp.int32), None, bank._replace(values=values)).loss
+        return (
+            simclr()
+            .objective(
+                jax.random.key(0), embeddings, jnp.arange(5, dtype=jnp.int32), None, bank._replace(values=values)
+            )
+            .loss
+        )
 
     assert not jax.grad(loss)(bank.values).any()
 
 
 def test_top_k_bounds_the_negatives_that_count():
     embeddings = jax.random.normal(jax.random.key(1), (7, 2, 5))
-    out = simclr(top_k=3).objective(embeddings, jnp.arange(7, dtype=jnp.int32), None, None)
+    out = simclr(top_k=3).objective(jax.random.key(0), embeddings, jnp.arange(7, dtype=jnp.int32), None, None)
     assert float(out.metrics["negatives_per_anchor"]) == pytest.approx(3)
     assert 0 < float(out.metrics["tail_mass"]) < 1
 
 
 def test_identical_views_far_from_all_others_are_always_told_apart():
     corners = jnp.eye(6)[:, None, :].repeat(2, axis=1)
-    out = simclr().objective(corners, jnp.arange(6, dtype=jnp.int32), None, None)
+    out = simclr().objective(jax.random.key(0), corners, jnp.arange(6, dtype=jnp.int32), None, None)
     assert float(out.metrics["contrastive_accuracy"]) == 1.0
     np.testing.assert_allclose(out.metrics["positive_cosine"], 1.0, rtol=1e-5)
     np.testing.assert_allclose(out.metrics["hardest_cosine"], 0.0, atol=1e-6)

@@ -1,0 +1,139 @@
+"""The streamed loss as one differentiable function: forward by an engine, backward by hand."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxcl.losses.arguments import NOBODY, STRANGER, Problem
+from jaxcl.losses.backward import Back
+from jaxcl.losses.column import visit_by_columns
+from jaxcl.losses.columns import count_nonfinite
+from jaxcl.losses.normalise import normalise
+from jaxcl.losses.outputs import InfoNCEOutput, Stats, without_gradient
+from jaxcl.losses.partial import Rows
+from jaxcl.losses.plan import Plan
+from jaxcl.losses.sides import Anchors, Context, Shard, make_context
+from jaxcl.losses.strip import visit_by_strips
+from jaxcl.losses.tail import draw_columns
+from jaxcl.losses.travel import meet, meet_again
+from jaxcl.losses.varying import axes_of, vary
+
+with contextlib.suppress(ImportError):
+    from jaxtyping import Array, Float
+
+
+def stream(problem: Problem, plan: Plan, *, tail_key: Any, filled: Any) -> InfoNCEOutput:
+    """Loss, validity and stats of checked inputs.
+
+    Args:
+        problem: checked inputs, of this device.
+        plan: static choices.
+        tail_key: random key of the sampled tail; None without one.
+        filled: valid queue rows over all devices.
+
+    Returns:
+        What `streaming_infonce` returns.
+    """
+    nonfinite = count_nonfinite(problem.keys, problem.bank)
+    problem = _padded(problem, plan)
+    draws = None
+    if plan.samples:
+        every_key = plan.devices * _real_keys(problem, plan)
+        first = (lax.axis_index(plan.axis) if plan.axis else 0) * plan.rows
+        numbers = first + jnp.arange(problem.query_groups.shape[0], dtype=jnp.int32)
+        drawable = every_key if plan.use_key_negatives else 0
+        draws = draw_columns(tail_key, numbers, plan.draws, keys=drawable, queue_start=every_key, filled=filled)
+    keys = None if plan.same else problem.keys
+    everything = problem.queries, keys, 1 / problem.temperature, make_context(problem, plan, draws)
+    rows = _engine(plan, *vary(everything, axes_of(everything)))
+    rows = jax.tree.map(lambda x: x[: plan.rows], rows)
+    work = {name: jnp.sum(count, dtype=jnp.float32) for name, count in rows.work._asdict().items()}
+    if plan.axis:
+        nonfinite, work = lax.psum((nonfinite, work), plan.axis)
+    stats = Stats(
+        **work,
+        hardest=rows.hardest,
+        kth=rows.kth,
+        tail_mass=rows.tail_mass,
+        positives=rows.positives,
+        negatives=rows.negatives,
+        nonfinite=nonfinite,
+    )
+    return InfoNCEOutput(rows.loss, rows.positives > 0, without_gradient(stats))
+
+
+def _real_keys(problem: Problem, plan: Plan) -> int:
+    """Keys of this device without padding."""
+    return plan.rows if plan.same else problem.keys.shape[0]
+
+
+def _padded(problem: Problem, plan: Plan) -> Problem:
+    """Anchors filled up to whole tiles with rows that belong to nobody; keys too where they are the same array."""
+    extra = -plan.rows % plan.tile
+    if not extra:
+        return problem
+
+    def fill(array: Array, value: int) -> Array:
+        return jnp.pad(array, ((0, extra),) + ((0, 0),) * (array.ndim - 1), constant_values=value)
+
+    partner = None if problem.partner is None else fill(problem.partner, -1)
+    queries, query_groups = fill(problem.queries, 0), fill(problem.query_groups, NOBODY)
+    problem = problem._replace(queries=queries, query_groups=query_groups, partner=partner)
+    if plan.same:
+        keys, key_groups = fill(problem.keys, 0), fill(problem.key_groups, STRANGER)
+        problem = problem._replace(keys=keys, key_groups=key_groups)
+    return problem
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _engine(
+    plan: Plan,
+    queries: Float[Array, "n d"],
+    keys: Float[Array, "m d"] | None,
+    scale: Float[Array, ""],
+    context: Context,
+) -> Rows:
+    """Forward pass; keys None: they are the queries."""
+    return _forward(plan, queries, keys, scale, context)[0]
+
+
+def _sides(queries: Array, keys: Array | None, scale: Array, context: Context) -> tuple[Anchors, Shard]:
+    """Anchors and columns with their embeddings."""
+    anchors = context.anchors._replace(embeddings=queries, scale=jnp.broadcast_to(scale, queries.shape[:1]))
+    return anchors, context.shard._replace(keys=normalise(queries if keys is None else keys))
+
+
+def _forward(plan: Plan, queries: Array, keys: Array | None, scale: Array, context: Context) -> tuple[Rows, tuple]:
+    """What the loss is, and what its gradient needs."""
+    anchors, shard = _sides(queries, keys, scale, context)
+    rows = meet(plan, anchors, shard, visit_by_columns if plan.impl == "column" else visit_by_strips)
+    return rows, (queries, keys, scale, context, rows.log_sum, rows.positives, rows.chosen, rows.boost)
+
+
+def _backward(plan: Plan, saved: tuple, cotangent: Rows) -> tuple:
+    """Gradients of queries, keys and scale; none for the queue."""
+    queries, keys, scale, context, log_sum, positives, chosen, boost = saved
+    anchors, shard = _sides(queries, keys, scale, context)
+    given = jnp.where(positives > 0, cotangent.loss, 0.0)
+    sums = meet_again(plan, Back(anchors._replace(draws=None), log_sum, given, positives, chosen, boost), shard)
+    slope = jnp.sum(sums.pull.slope) / scale
+    if sums.pull.rows is None:
+        return _through_norm(queries, sums.keys), None, slope, None
+    of_queries = scale * sums.pull.rows
+    if keys is None:
+        return _through_norm(queries, of_queries + sums.keys), None, slope, None
+    return _through_norm(queries, of_queries), _through_norm(keys, sums.keys), slope, None
+
+
+def _through_norm(rows: Array, gradient: Array) -> Array:
+    """The gradient of rows, given that of the normalised ones."""
+    return jax.vjp(normalise, rows)[1](gradient)[0]
+
+
+_engine.defvjp(_forward, _backward)
