@@ -140,7 +140,10 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
     if plan.top_k is not None:
         # the smallest, not the last: a slice of top_k's result makes XLA's CPU code sort whole rows instead
         kth, selected = jnp.min(part.values, axis=1), log_sum_of(part.values, part.hardest)
-        selected = jnp.where(jnp.isnan(part.repulsion), jnp.nan, selected)
+        if (
+            plan.transport is not None or plan.impl == "column"
+        ):  # a merge sorts a NaN away; a strip's top-k has it first
+            selected = jnp.where(jnp.isnan(part.repulsion), jnp.nan, selected)
     every, used = (jnp.logaddexp(x, part.attraction) for x in (part.repulsion, selected))
     chosen, boost, log_sum = part.chosen, None, used
     if draws is not None and part.drawn is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-TILE_ELEMENTS = 1 << 18  # scores of a tile: 1 MiB of float32, near the size of a second-level cache
-BLOCK = 4096  # columns: longer blocks make fewer merges and better sub-blocks, a tile of anchors must fit beside them
+TILE_ELEMENTS = 1 << 19  # scores of a tile: 2 MiB of float32, near the size of a second-level cache
+BLOCK = 4096  # columns: longer blocks make fewer merges and more sub-blocks, a tile of anchors must fit beside them
 SUBBLOCKS = (4, 8, 16)  # columns of a sub-block
 # What selections cost on a CPU, in scores that top-k reads and passes over (2.5 ns), fitted to 1 ≤ k ≤ 410
 SORT = 5.0  # times k log₂ 2k: sorting k scores, and as much again for each factor e that rows are longer than k

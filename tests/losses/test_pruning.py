@@ -49,6 +49,6 @@ def test_blocks_are_even_sub_blocks_whole_and_tiles_bounded():
     assert (blocks.block, blocks.width % blocks.sub) == (2500, 0)
     assert blocks.width - blocks.block < blocks.sub <= 24
     assert blocks.tile % blocks.strip == 0
-    assert blocks.tile * blocks.width <= 1 << 18
+    assert blocks.tile * blocks.width <= 1 << 19
     assert column_blocks(keys=5000, **dict(sizes, block_size=9000)).block == 5000
     assert column_blocks(keys=5000, **dict(sizes, top_k=None)).prune is None
