@@ -2,8 +2,8 @@
 
     python -m jaxcl.main --config=configs/resnet18.py
 
-2 CPU cores, about 10 minutes. 2026-11-29, seed 0, 500 steps: linear probe 64.4 %, no better than raw pixels (64.4; random
-encoder 51.2), kNN 61.2 % (56.2, 41.7), view retrieval 22.2 % (12.1, 1.1).
+2 CPU cores, about 10 minutes. 2026-11-29, seed 0, 500 steps: linear probe 64.4 %, no better than raw pixels (64.4;
+random encoder 51.2), kNN 61.2 % (56.2, 41.7), view retrieval 22.2 % (12.1, 1.1).
 """
 
 from jaxcl.config import base_config, with_variant
