@@ -58,7 +58,11 @@ def way(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize(("devices", "top_k"), [(1, 3), (2, None), (4, 3), (8, 40)])
+@pytest.mark.parametrize(
+    ("way", "devices", "top_k"),
+    [("gather", 1, 3), ("ring", 2, 3), ("gather", 4, None), ("ring", 4, None), ("gather", 8, 40)],
+    indirect=["way"],
+)
 def test_it_equals_the_definition_where_queries_are_keys(way, devices, top_k):
     arrays, _ = random_problem(0, 64, groups=24)
     assert_equals_dense(devices, arrays, block_size=5, top_k=top_k, exclude_diagonal=True)
@@ -79,7 +83,7 @@ def test_it_equals_the_definition_with_separate_keys_and_a_queue(way, devices, n
     assert_equals_dense(devices, arrays, **more, **options)
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize(("way", "devices"), [("gather", 2), ("ring", 8)], indirect=["way"])
 def test_the_sampled_tail_draws_the_same_columns_on_any_number_of_devices(way, devices):
     arrays, more = random_problem(2, 32, 32, queue=160, filled=90)
     tail = dict(tail="sampled", tail_samples=3, tail_key=jax.random.key(5))
