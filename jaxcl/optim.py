@@ -128,9 +128,9 @@ def group_table(params: PyTree, config: OptimConfig) -> str:
     norms and biases: 1 array, 3 numbers, no weight decay
     """
     ratio = {True: ", trust ratio", False: ", no trust ratio"} if config.name == "lars" else {True: "", False: ""}
-    lines = []
+    rows, lines = parameter_groups(params), []
     for decays, name in ((True, "kernels"), (False, "norms and biases")):
-        sizes = [row.size for row in parameter_groups(params) if row.decays is decays]
+        sizes = [row.size for row in rows if row.decays is decays]
         decay = f"weight decay {config.weight_decay:g}" if decays and config.weight_decay else "no weight decay"
         arrays = f"{len(sizes)} array{'s' if len(sizes) != 1 else ''}"
         if sizes:

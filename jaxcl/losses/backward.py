@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcl.losses.columns import Columns, dot, gather_rows, place_of, scores_of, weighted_sum
+from jaxcl.losses.packing import pack
 from jaxcl.losses.plan import GATHER_ELEMENTS, Plan, gather_chunk
 from jaxcl.losses.positives import Runs, long_mask, partner
 from jaxcl.losses.sides import Anchors, Shard, columns_of, negative_mask, runs_of, slice_rows
@@ -116,23 +117,12 @@ def _positive_weights(scores: Array, strip: Back) -> Array:
     return strip.cotangent[column] * (jnp.exp(scores - strip.log_sum[column]) - share[column])
 
 
-def _boosts(
-    plan: Plan, back: Back
-) -> (
-    Float[
-        Array,
-        (
-            b  # w
-        ),
-    ]
-    | float
-):
-    """Log-weight of every selected column."""
+def _boosts(plan: Plan, back: Back) -> Array | float:
+    """Log-weight of every selected column, [B, k + m]."""
     if back.boost is None:
         return 0.0
-    return jnp.repeat(
-        back.boost, jnp.array([plan.top_k, plan.samples]), axis=1, total_repeat_length=back.chosen.shape[1]
-    )
+    selected = jnp.arange(back.chosen.shape[1]) < (plan.top_k or 0)
+    return jnp.where(selected, back.boost[:, :1], back.boost[:, 1:])
 
 
 def _pull_whole(plan: Plan, sums: Sums, start: Array, strip: Back, columns: Columns, shard: Shard, runs: Runs) -> Sums:
@@ -232,9 +222,7 @@ def _pull_pairs(plan: Plan, sums: Sums, back: Back, columns: Columns) -> Sums:
     places = place_of(columns, back.chosen).reshape(-1)
     here = places < columns.size
     chunk = min(max(GATHER_ELEMENTS // (2 * dim), 1), places.shape[0])
-    slots = places.shape[0] + chunk  # so that the last chunk is whole
-    packed = jnp.full_like(places, slots, shape=(slots,))
-    packed = packed.at[jnp.where(here, jnp.cumsum(here) - 1, slots)].set(jnp.arange(places.shape[0]), mode="drop")
+    packed, turns = pack(here, chunk)
     boosts = None if back.boost is None else jnp.reshape(_boosts(plan, back), -1)
 
     def one(j: Array, sums: Sums) -> Sums:
@@ -256,7 +244,7 @@ def _pull_pairs(plan: Plan, sums: Sums, back: Back, columns: Columns) -> Sums:
         target = jnp.where(real & (place < columns.offset), place, sums.keys.shape[0])
         return Sums(pull, sums.keys.at[target].add(weight * scaled, mode="drop"))
 
-    return lax.fori_loop(0, (jnp.sum(here) + chunk - 1) // chunk, one, sums)
+    return lax.fori_loop(0, turns, one, sums)
 
 
 def _pull_short(sums: Sums, start: Array, strip: Back, shard: Shard, runs: Runs) -> Sums:

@@ -10,13 +10,12 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from jaxcl.losses.arguments import STRANGER
-from jaxcl.losses.columns import Columns, dot, number_of, queue_rows
-from jaxcl.losses.partial import Partial, numbers_or_nothing
+from jaxcl.losses.columns import Columns, dot, number_of, place_of, queue_rows
+from jaxcl.losses.partial import Partial, finite_or_zero, numbers_or_nothing
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.positives import Runs, long_sums, short_sums
 from jaxcl.losses.running import again, begin, end, update, work_of
@@ -25,10 +24,9 @@ from jaxcl.losses.sides import (
     Shard,
     columns_of,
     count_negatives,
-    drawn_places,
     negative_mask,
+    real_keys,
     runs_of,
-    slice_rows,
 )
 from jaxcl.losses.varying import full_like
 
@@ -82,31 +80,19 @@ class Sums(NamedTuple):
     drawn: Float[Array, "n r"] | None
 
 
-def visit_by_columns(plan: Plan, anchors: Anchors, shard: Shard, then: Callable[[Partial, Anchors], Any]) -> Any:
-    """What a shard contributes to anchors.
+def visit_tile(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
+    """What a shard contributes to a tile of anchors.
 
     Args:
         plan: static choices.
-        anchors: whole tiles of them.
+        anchors: one tile.
         shard: columns.
-        then: what to keep of a tile's contribution; applied inside, so that the rest never exists for all anchors.
 
     Returns:
-        What `then` returns, for all anchors.
+        The contribution.
     """
-
-    def one(start: Array) -> Any:
-        tile = slice_rows(anchors, start, plan.tile)
-        return then(_visit(plan, tile, shard), tile)
-
-    found = lax.map(one, jnp.arange(0, anchors.group.shape[0], plan.tile))
-    return jax.tree.map(lambda x: x.reshape((x.shape[0] * x.shape[1], *x.shape[2:])), found)
-
-
-def _visit(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
-    """One tile."""
     columns, runs, scaled = columns_of(plan, shard), runs_of(plan, anchors, shard), anchors.scaled
-    draws = None if anchors.draws is None else drawn_places(columns, anchors.draws)
+    draws = None if anchors.draws is None else place_of(columns, anchors.draws)
     keys, queue = _keys(plan, shard), _queue(columns)
     sections = [keys] * plan.use_key_negatives + ([] if queue is None else [queue])
 
@@ -124,7 +110,7 @@ def _visit(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
     def of_queue(carry: tuple[Any, Sums], block: Block) -> tuple[Any, Sums]:
         return negatives(carry, block, dot(scaled, block.rows.T))
 
-    carry = begin(plan, scaled), _begin_sums(anchors, shard, runs)
+    carry = begin(plan, scaled), _begin_sums(scaled, draws, shard, runs)
     # keys that are no negatives are read in blocks only where positives are not gathered one after another
     carry = _over(plan, keys, of_keys, carry, idle=False if plan.use_key_negatives else shard.steps > 0)
     kept, sums = carry if queue is None else _over(plan, queue, of_queue, carry)
@@ -134,7 +120,7 @@ def _visit(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
     return Partial(
         values,
         numbers_or_nothing(values, number_of(columns, places)),
-        jnp.log(sums.mass) + _finite(sums.hardest),
+        jnp.log(sums.mass) + finite_or_zero(sums.hardest),
         sums.hardest,
         sums.total,
         sums.attraction,
@@ -162,7 +148,7 @@ def _lowest_places(plan: Plan, anchors: Anchors, shard: Shard) -> Int[Array, "n 
 
 def _keys(plan: Plan, shard: Shard) -> Section:
     """The keys of a shard."""
-    count = plan.rows if plan.same else shard.keys.shape[0]
+    count = real_keys(plan, shard.keys.shape[0])
     real = jnp.arange(shard.keys.shape[0]) < count
     return Section(shard.keys, shard.key_groups, real, count, 0, False)
 
@@ -222,17 +208,12 @@ def _negative_scores(
     return jnp.where(negative_mask(plan, anchors, columns, runs), scores, -jnp.inf)
 
 
-def _finite(x: Array) -> Array:
-    """What a log-sum is taken relative to."""
-    return jnp.where(jnp.isfinite(x), x, 0.0)
-
-
-def _begin_sums(anchors: Anchors, shard: Shard, runs: Runs) -> Sums:
+def _begin_sums(scaled: Float[Array, "n d"], draws: Array | None, shard: Shard, runs: Runs) -> Sums:
     """Nothing but positives that are gathered one after another; where they are not, there are no steps."""
-    like, rows = anchors.scaled, anchors.group.shape
-    low, none = full_like(like, rows, -jnp.inf), full_like(like, rows, 0.0)
-    drawn = None if anchors.draws is None else full_like(like, anchors.draws.shape, -jnp.inf)
-    return Sums(low, none, *short_sums(like, shard.keys, runs, shard.steps), drawn)
+    rows = scaled.shape[:1]
+    low, none = full_like(scaled, rows, -jnp.inf), full_like(scaled, rows, 0.0)
+    drawn = None if draws is None else full_like(scaled, draws.shape, -jnp.inf)
+    return Sums(low, none, *short_sums(scaled, shard.keys, runs, shard.steps), drawn)
 
 
 def _add_negatives(
@@ -240,7 +221,7 @@ def _add_negatives(
 ) -> Sums:
     """One more block of negatives; a NaN stays one."""
     hardest = jnp.maximum(sums.hardest, largest)
-    shift = _finite(hardest)
+    shift = finite_or_zero(hardest)
     mass = sums.mass * jnp.exp(sums.hardest - shift) + jnp.sum(jnp.exp(every - shift[:, None]), axis=1)
     if draws is None or sums.drawn is None:
         return sums._replace(hardest=hardest, mass=mass)

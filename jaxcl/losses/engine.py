@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +11,14 @@ from jax import lax
 
 from jaxcl.losses.arguments import NOBODY, STRANGER, Problem
 from jaxcl.losses.backward import Back
-from jaxcl.losses.column import visit_by_columns
+from jaxcl.losses.column import visit_tile
 from jaxcl.losses.columns import count_nonfinite
 from jaxcl.losses.normalise import normalise
 from jaxcl.losses.outputs import InfoNCEOutput, Stats, without_gradient
 from jaxcl.losses.partial import Rows
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.sides import Anchors, Context, Shard, make_context
-from jaxcl.losses.strip import visit_by_strips
-from jaxcl.losses.tail import draw_columns
+from jaxcl.losses.strip import visit_strip
 from jaxcl.losses.travel import meet, meet_again
 from jaxcl.losses.varying import axes_of, vary
 
@@ -28,29 +26,21 @@ with contextlib.suppress(ImportError):
     from jaxtyping import Array, Float
 
 
-def stream(problem: Problem, plan: Plan, *, tail_key: Any, filled: Any) -> InfoNCEOutput:
+def stream(problem: Problem, plan: Plan, *, tail_key: Array | None) -> InfoNCEOutput:
     """Loss, validity and stats of checked inputs.
 
     Args:
         problem: checked inputs, of this device.
         plan: static choices.
         tail_key: random key of the sampled tail; None without one.
-        filled: valid queue rows over all devices.
 
     Returns:
         What `streaming_infonce` returns.
     """
     nonfinite = count_nonfinite(problem.keys, problem.bank)
     problem = _padded(problem, plan)
-    draws = None
-    if plan.samples:
-        every_key = plan.devices * _real_keys(problem, plan)
-        first = (lax.axis_index(plan.axis) if plan.axis else 0) * plan.rows
-        numbers = first + jnp.arange(problem.query_groups.shape[0], dtype=jnp.int32)
-        drawable = every_key if plan.use_key_negatives else 0
-        draws = draw_columns(tail_key, numbers, plan.draws, keys=drawable, queue_start=every_key, filled=filled)
     keys = None if plan.same else problem.keys
-    everything = problem.queries, keys, 1 / problem.temperature, make_context(problem, plan, draws)
+    everything = problem.queries, keys, 1 / problem.temperature, make_context(problem, plan, tail_key)
     rows = _engine(plan, *vary(everything, axes_of(everything)))
     rows = jax.tree.map(lambda x: x[: plan.rows], rows)
     work = {name: jnp.sum(count, dtype=jnp.float32) for name, count in rows.work._asdict().items()}
@@ -66,11 +56,6 @@ def stream(problem: Problem, plan: Plan, *, tail_key: Any, filled: Any) -> InfoN
         nonfinite=nonfinite,
     )
     return InfoNCEOutput(rows.loss, rows.positives > 0, without_gradient(stats))
-
-
-def _real_keys(problem: Problem, plan: Plan) -> int:
-    """Keys of this device without padding."""
-    return plan.rows if plan.same else problem.keys.shape[0]
 
 
 def _padded(problem: Problem, plan: Plan) -> Problem:
@@ -112,7 +97,7 @@ def _sides(queries: Array, keys: Array | None, scale: Array, context: Context) -
 def _forward(plan: Plan, queries: Array, keys: Array | None, scale: Array, context: Context) -> tuple[Rows, tuple]:
     """What the loss is, and what its gradient needs."""
     anchors, shard = _sides(queries, keys, scale, context)
-    rows = meet(plan, anchors, shard, visit_by_columns if plan.impl == "column" else visit_by_strips)
+    rows = meet(plan, anchors, shard, visit_tile if plan.impl == "column" else visit_strip)
     return rows, (queries, keys, scale, context, rows.log_sum, rows.positives, rows.chosen, rows.boost)
 
 

@@ -140,9 +140,8 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
     if plan.top_k is not None:
         # the smallest, not the last: a slice of top_k's result makes XLA's CPU code sort whole rows instead
         kth, selected = jnp.min(part.values, axis=1), log_sum_of(part.values, part.hardest)
-        if (
-            plan.transport is not None or plan.impl == "column"
-        ):  # a merge sorts a NaN away; a strip's top-k has it first
+        # a merge sorts a NaN away; a strip's top-k has it first
+        if plan.transport is not None or plan.impl == "column":
             selected = jnp.where(jnp.isnan(part.repulsion), jnp.nan, selected)
     every, used = (jnp.logaddexp(x, part.attraction) for x in (part.repulsion, selected))
     chosen, boost, log_sum = part.chosen, None, used
@@ -156,8 +155,13 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
 
 def log_sum_of(scores: Float[Array, "b c"], largest: Float[Array, " b"]) -> Float[Array, " b"]:
     """Log Σ_j e^{s_ij}, given the largest; −inf where that is −inf, NaN where a score is."""
-    shift = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    shift = finite_or_zero(largest)
     return jnp.log(jnp.sum(jnp.exp(scores - shift[:, None]), axis=1)) + shift
+
+
+def finite_or_zero(largest: Float[Array, " b"]) -> Float[Array, " b"]:
+    """What a log-sum is taken relative to: the largest score, 0 where there is none."""
+    return jnp.where(jnp.isfinite(largest), largest, 0.0)
 
 
 def numbers_or_nothing(values: Float[Array, "n k"], numbers: Int[Array, "n k"]) -> Int[Array, "n k"]:

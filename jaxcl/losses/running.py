@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxcl.losses.packing import pack
 from jaxcl.losses.partial import Work, no_work
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.varying import full_like
@@ -149,16 +150,14 @@ def again(work: Callable[[Any], Any], which: Bool[Array, " n"], rows: Any, into:
     Returns:
         `into`, where the rows have been replaced.
     """
-    count = which.shape[0]
-    slot = jnp.where(which, jnp.cumsum(which) - 1, count + PACK)
-    packed = jnp.full_like(slot, count, shape=(count + PACK,)).at[slot].set(jnp.arange(count), mode="drop")
+    packed, turns = pack(which, PACK)
 
     def one(j: Array, into: Any) -> Any:
         row = lax.dynamic_slice_in_dim(packed, j * PACK, PACK)
         some = jax.tree.map(lambda x: x.at[row].get(mode="clip"), rows)
         return jax.tree.map(lambda x, new: x.at[row].set(new, mode="drop"), into, work(some))
 
-    return lax.fori_loop(0, (jnp.sum(which) + PACK - 1) // PACK, one, into)
+    return lax.fori_loop(0, turns, one, into)
 
 
 def work_of(plan: Plan, kept: Kept | Best, tied: Bool[Array, " n"] | None, widths: list[int]) -> Work:

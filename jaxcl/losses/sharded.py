@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 import jax
@@ -57,12 +58,12 @@ def mean_infonce(
         >>> loss.shape
         ()
     """
-    if impl == "dense":
-        settings.pop("block_size", None)
-        out = infonce(queries, keys, query_groups, key_groups, **settings)
-        return jnp.sum(out.loss) / jnp.maximum(jnp.sum(out.valid), 1), out
-    if mesh is None or mesh.shape[axis_name] == 1:
-        out = streaming_infonce(queries, keys, query_groups, key_groups, impl=impl, **settings)
+    dense = impl == "dense"
+    if dense or mesh is None or mesh.shape[axis_name] == 1:
+        if dense:
+            settings.pop("block_size", None)
+        loss = infonce if dense else partial(streaming_infonce, impl=impl)
+        out = loss(queries, keys, query_groups, key_groups, **settings)
         return jnp.sum(out.loss) / jnp.maximum(jnp.sum(out.valid), 1), out
     arrays = {name: settings.pop(name) for name in _ARRAYS & settings.keys() if settings[name] is not None}
     same = queries is keys

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcl.losses.arguments import Problem
-from jaxcl.losses.columns import NOTHING, Columns, place_of
+from jaxcl.losses.columns import Columns
 from jaxcl.losses.normalise import normalise
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.positives import Runs, find_runs, named_runs, steps_of_short_runs
+from jaxcl.losses.tail import draw_columns
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, Bool, Float, Int
@@ -73,20 +74,20 @@ class Context(NamedTuple):
     shard: Shard  # its keys too
 
 
-def make_context(problem: Problem, plan: Plan, draws: Int[Array, "n r"] | None) -> Context:
+def make_context(problem: Problem, plan: Plan, tail_key: Array | None) -> Context:
     """Vectors that say who is what for whom, on this device.
 
     Args:
-        problem: checked inputs, anchors padded to whole strips.
+        problem: checked inputs, anchors padded to whole tiles.
         plan: static choices.
-        draws: columns drawn for each anchor.
+        tail_key: of the columns that are drawn for each anchor; None without a sampled tail.
 
     Returns:
         The context.
     """
     device = lax.axis_index(plan.axis) if plan.axis else jnp.int32(0)
     m = problem.key_groups.shape[0]
-    real = plan.rows if plan.same else m
+    real = real_keys(plan, m)
     groups, candidate = [], []
     if plan.use_key_negatives:
         groups, candidate = [problem.key_groups], [jnp.arange(m) < real]
@@ -103,11 +104,23 @@ def make_context(problem: Problem, plan: Plan, draws: Int[Array, "n r"] | None) 
     shard = Shard(
         jnp.zeros((0, 0)), columns, problem.key_groups, order, jnp.sort(jnp.where(kept, group, lowest)), steps
     )
-    return Context(_anchors(problem, plan, device, draws), shard)
+    anchors = _anchors(problem, plan, device)
+    if tail_key is not None:
+        keys = plan.devices * real
+        filled = 0 if problem.bank is None else problem.bank.filled
+        drawable = keys if plan.use_key_negatives else 0
+        draws = draw_columns(tail_key, anchors.number, plan.draws, keys=drawable, queue_start=keys, filled=filled)
+        anchors = anchors._replace(draws=draws)
+    return Context(anchors, shard)
 
 
-def _anchors(problem: Problem, plan: Plan, device: Any, draws: Array | None) -> Anchors:
-    """Anchors without embeddings and scale."""
+def real_keys(plan: Plan, stored: int) -> int:
+    """Keys of a device without padding: there is some where they are the queries, which fill whole tiles."""
+    return plan.rows if plan.same else stored
+
+
+def _anchors(problem: Problem, plan: Plan, device: Any) -> Anchors:
+    """Anchors without embeddings, scale and draws."""
     rows = problem.query_groups.shape[0]
     own = jnp.zeros(rows, bool)
     if plan.exclude_diagonal:
@@ -115,7 +128,7 @@ def _anchors(problem: Problem, plan: Plan, device: Any, draws: Array | None) -> 
         own = problem.query_groups == keys
     number = device * plan.rows + jnp.arange(rows, dtype=jnp.int32)
     nothing = jnp.zeros((rows, 0))
-    return Anchors(nothing, nothing, problem.query_groups, number, own, problem.partner, draws)
+    return Anchors(nothing, nothing, problem.query_groups, number, own, problem.partner, None)
 
 
 def columns_of(plan: Plan, shard: Shard) -> Columns:
@@ -164,11 +177,6 @@ def count_negatives(plan: Plan, anchors: Anchors, shard: Shard, runs: Runs) -> I
     if plan.use_key_negatives and plan.single:
         count -= (runs.length > 0) & (shard.key_groups[runs.start] != anchors.group)
     return count.astype(jnp.int32)
-
-
-def drawn_places(columns: Columns, draws: Int[Array, "b r"]) -> Int[Array, "b r"]:
-    """Where drawn columns are in a shard, `size` where they lie elsewhere."""
-    return jnp.where(draws == NOTHING, columns.size, place_of(columns, draws))
 
 
 def slice_rows(tree: Any, start: Array, length: int) -> Any:

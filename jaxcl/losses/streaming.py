@@ -1,8 +1,8 @@
-"""InfoNCE in strips of anchors: the numbers of `infonce` without ever holding N × M scores, forward or backward.
+"""InfoNCE streamed: the numbers of `infonce` without ever holding N × M scores, forward or backward.
 
-Memory is O(N · D) plus one strip of b × (M + K) scores, as for the column blocks of Xu 2026, but every row sees all its
-columns at once: one exact top-k a row, no running buffer and no merges. The backward pass keeps the selected column
-numbers [N, k] and a few vectors, and recomputes the rest.
+By default in strips of anchors: memory is O(N · D) plus one strip of b × (M + K) scores, as for the column blocks of Xu
+2026, but every row sees all its columns at once: one exact top-k a row, no running buffer and no merges. The backward
+pass keeps the selected column numbers [N, k] and a few vectors, and recomputes the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jaxcl.losses.arguments import check_count, check_problem, check_tail, check_top_k
+from jaxcl.losses.arguments import Problem, check_count, check_problem, check_tail, check_top_k
 from jaxcl.losses.engine import stream
 from jaxcl.losses.outputs import InfoNCEOutput
 from jaxcl.losses.plan import Plan, draws_for, strip_size, transport_for
@@ -104,50 +104,75 @@ def streaming_infonce(
         devices=devices,
         axis=axis_name,
     )
-    rows, m = problem.queries.shape[0], problem.keys.shape[0]
     q = 0 if problem.bank is None else problem.bank.values.shape[0]
     check_top_k(
         top_k,
-        keys=devices * m,
+        keys=devices * problem.keys.shape[0],
         queue=devices * q,
         use_key_negatives=use_key_negatives,
         exclude_diagonal=exclude_diagonal,
     )
     samples = check_tail(tail, tail_samples, tail_key, top_k)
+    plan = _make_plan(
+        problem,
+        top_k=top_k,
+        samples=samples,
+        exclude_diagonal=exclude_diagonal,
+        use_key_negatives=use_key_negatives,
+        same=queries is keys,
+        same_groups=query_groups is key_groups,
+        devices=devices,
+        axis=axis_name,
+        impl=impl,
+        block=None if block_size is None else check_count("block_size", block_size),
+    )
+    return stream(problem, plan, tail_key=tail_key)
+
+
+def _make_plan(
+    problem: Problem,
+    *,
+    top_k: int | None,
+    samples: int,
+    use_key_negatives: bool,
+    devices: int,
+    axis: str | None,
+    impl: str,
+    block: int | None,
+    **flags: Any,
+) -> Plan:
+    """The static choices: what was asked for, and what follows from the sizes."""
+    (rows, dimensions), m = problem.queries.shape, problem.keys.shape[0]
+    q, queue_bytes = 0, 0
+    if problem.bank is not None:
+        q, queue_bytes = problem.bank.values.shape[0], problem.bank.values.dtype.itemsize
     columns = devices * (m * use_key_negatives + q)
-    block = None if block_size is None else check_count("block_size", block_size)
-    transport = None
-    if axis_name is not None:
-        transport = transport_for(
-            devices=devices, rows=rows, keys=m, queue=q, selected=(top_k or 0) + samples,
-            dimensions=problem.queries.shape[1],
-            queue_bytes=0 if problem.bank is None else problem.bank.values.dtype.itemsize,
-        )  # fmt: skip
     strip = strip_size(rows, m + q, block if impl == "strip" else None)
     blocks: dict[str, Any] = {"strip": strip, "tile": strip}
     if impl == "column":
         blocks = column_blocks(
             rows=rows, strip=strip, keys=m * use_key_negatives, queue=q, top_k=top_k, block_size=block
         )._asdict()
-    plan = Plan(
+    transport = None
+    if axis is not None:
+        selected = (top_k or 0) + samples
+        sizes = dict(rows=rows, keys=m, queue=q, dimensions=dimensions, queue_bytes=queue_bytes)
+        transport = transport_for(devices=devices, selected=selected, **sizes)
+    return Plan(
         rows=rows,
         top_k=top_k,
         samples=samples,
         draws=draws_for(samples, top_k, columns) if samples and top_k else 0,
-        exclude_diagonal=exclude_diagonal,
         use_key_negatives=use_key_negatives,
-        same=queries is keys,
-        same_groups=query_groups is key_groups,
-        single=positive_index is not None,
+        single=problem.partner is not None,
         columns=columns,
         devices=devices,
-        axis=axis_name,
+        axis=axis,
         transport=transport,
         impl=impl,
+        **flags,
         **blocks,
     )
-    filled = 0 if problem.bank is None else problem.bank.filled
-    return stream(problem, plan, tail_key=tail_key, filled=filled)
 
 
 def _devices(axis_name: str, **arrays: Any) -> int:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxcl.losses.columns import Columns, dot, number_of, scores_of
+from jaxcl.losses.columns import Columns, dot, number_of, place_of, scores_of
 from jaxcl.losses.partial import Partial, Work, log_sum_of, no_work, numbers_or_nothing
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.positives import Runs, long_sums, short_sums
@@ -19,39 +16,26 @@ from jaxcl.losses.sides import (
     Shard,
     columns_of,
     count_negatives,
-    drawn_places,
     negative_mask,
+    real_keys,
     runs_of,
-    slice_rows,
 )
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, Float, Int
 
 
-def visit_by_strips(plan: Plan, anchors: Anchors, shard: Shard, then: Callable[[Partial, Anchors], Any]) -> Any:
-    """What a shard contributes to anchors.
+def visit_strip(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
+    """What a shard contributes to a strip of anchors.
 
     Args:
         plan: static choices.
-        anchors: whole strips of them.
+        anchors: one strip.
         shard: columns.
-        then: what to keep of a strip's contribution; applied inside, so that the rest never exists for all anchors.
 
     Returns:
-        What `then` returns, for all anchors.
+        The contribution.
     """
-
-    def one(start: Array) -> Any:
-        strip = slice_rows(anchors, start, plan.strip)
-        return then(_visit(plan, strip, shard), strip)
-
-    found = lax.map(one, jnp.arange(0, anchors.group.shape[0], plan.strip))
-    return jax.tree.map(lambda x: x.reshape((x.shape[0] * x.shape[1], *x.shape[2:])), found)
-
-
-def _visit(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
-    """One strip."""
     columns, runs, scaled = columns_of(plan, shard), runs_of(plan, anchors, shard), anchors.scaled
     scores = scores_of(scaled, columns)
     every = jnp.where(negative_mask(plan, anchors, columns, runs), scores, -jnp.inf)
@@ -62,7 +46,7 @@ def _visit(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
         values, chosen = _most_similar(every, columns, plan.top_k)
         hardest = jnp.max(values, axis=1)  # a NaN comes first
     total, attraction = _positive_sums(plan, scores, scaled, shard, runs)
-    drawn = None if anchors.draws is None else _drawn_scores(every, drawn_places(columns, anchors.draws))
+    drawn = None if anchors.draws is None else _drawn_scores(every, place_of(columns, anchors.draws))
     return Partial(
         values,
         chosen,
@@ -85,7 +69,7 @@ def _most_similar(every: Float[Array, "b c"], columns: Columns, top_k: int) -> t
 
 def _work(plan: Plan, like: Int[Array, " b"], columns: Columns) -> Work:
     """Every row looks at all its columns as one block and skips none."""
-    padding = max(columns.offset - plan.rows, 0) if plan.same else 0
+    padding = columns.offset - real_keys(plan, columns.offset) if plan.use_key_negatives else 0
     elements = 0 if plan.top_k is None else columns.size - padding
     return no_work(like)._replace(rows_tested=jnp.ones_like(like), elements_selected=jnp.full_like(like, elements))
 

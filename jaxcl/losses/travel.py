@@ -22,13 +22,13 @@ from jaxcl.losses.backward import Back, Pull, Sums, visit_back
 from jaxcl.losses.columns import NOTHING
 from jaxcl.losses.partial import Partial, Rows, finish, merge, no_work
 from jaxcl.losses.plan import Plan
-from jaxcl.losses.sides import Anchors, Shard
+from jaxcl.losses.sides import Anchors, Shard, slice_rows
 from jaxcl.losses.varying import full_like
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array
 
-Visit = Callable[[Plan, Anchors, Shard, Callable[[Partial, Anchors], Any]], Any]
+Visit = Callable[[Plan, Anchors, Shard], Partial]
 
 
 def meet(plan: Plan, anchors: Anchors, shard: Shard, visit: Visit) -> Rows:
@@ -38,20 +38,20 @@ def meet(plan: Plan, anchors: Anchors, shard: Shard, visit: Visit) -> Rows:
         plan: static choices.
         anchors: of this device.
         shard: of this device.
-        visit: the engine, which compares anchors with one shard.
+        visit: the engine, which compares one tile of anchors with one shard.
 
     Returns:
         Rows.
     """
     if plan.transport is None:
-        return visit(plan, anchors, shard, lambda part, strip: finish(plan, part, strip.draws))
+        return _by_tiles(plan, anchors, lambda tile: finish(plan, visit(plan, tile, shard), tile.draws))
     if plan.transport == "gather":
-        found = visit(plan, _gather(plan, anchors), shard, _keep)
+        found = _by_tiles(plan, _gather(plan, anchors), lambda tile: visit(plan, tile, shard))
         return finish(plan, merge(jax.tree.map(lambda x: _home(plan, x), found), plan.top_k), anchors.draws)
 
     def hop(_: Array, carry: tuple[Anchors, Shard, Partial]) -> tuple[Anchors, Shard, Partial]:
         anchors, shard, part = carry
-        found = visit(plan, anchors, shard, _keep)
+        found = _by_tiles(plan, anchors, lambda tile: visit(plan, tile, shard))
         part = merge(jax.tree.map(lambda *x: jnp.stack(x), part, _widen(plan, found)), plan.top_k)
         if plan.transport == "anchors":
             return _pass_on(plan, anchors), shard, _pass_on(plan, part)
@@ -91,10 +91,11 @@ def meet_again(plan: Plan, back: Back, shard: Shard) -> Sums:
     return lax.fori_loop(0, plan.devices, hop, (back, shard, Sums(_no_pull(back), keys)))[2]
 
 
-def _keep(part: Partial, strip: Anchors) -> Partial:
-    """The whole contribution, which is merged later."""
-    del strip
-    return part
+def _by_tiles(plan: Plan, anchors: Anchors, one: Callable[[Anchors], Any]) -> Any:
+    """The result of one tile of anchors after another; what `one` leaves out never exists for all of them."""
+    starts = jnp.arange(0, anchors.group.shape[0], plan.tile)
+    found = lax.map(lambda start: one(slice_rows(anchors, start, plan.tile)), starts)
+    return jax.tree.map(lambda x: x.reshape((x.shape[0] * x.shape[1], *x.shape[2:])), found)
 
 
 def _gather(plan: Plan, tree: Any) -> Any:

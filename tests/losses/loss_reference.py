@@ -5,20 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-
-def fast_compile():
-    """Options with which programs compile fastest: where the version has fusion emitters, three times without them."""
-    slow = {"xla_backend_optimization_level": 0}
-    fast = {**slow, "xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda: 0).lower().compile(compiler_options=fast)
-    except jax.errors.JaxRuntimeError:
-        return slow
-    return fast
-
-
-FAST_COMPILE = fast_compile()
+from compile_options import FAST_COMPILE
 
 
 def loop_loss(

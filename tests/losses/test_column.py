@@ -178,21 +178,6 @@ def test_engines_without_blocks_say_that_they_skip_nothing(loss):
     assert [int(getattr(stats, name)) for name in COUNTS] == [33, 0, 33 * 27, 0, 0, 0]
 
 
-def test_one_trace_serves_every_temperature_and_every_fill_of_the_queue():
-    arrays, options = random_problem(8, 12, 12, queue=8)
-    traces = []
-
-    @jax.jit
-    def step(arrays, temperature, filled):
-        traces.append(1)
-        settings = dict(options, queue_filled=filled, temperature=temperature)
-        return column(*arrays, top_k=3, block_size=5, **settings).loss
-
-    full = step(arrays, 0.1, 8)
-    assert len({tuple(np.asarray(x)) for x in (full, step(arrays, 0.2, 8), step(arrays, 0.1, 2))}) == 3
-    assert len(traces) == 1
-
-
 DIM, BLOCK = 32, 512
 
 

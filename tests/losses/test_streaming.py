@@ -124,7 +124,8 @@ def test_the_gradient_is_that_of_finite_differences():
     check_grads(total, (z, jnp.float32(0.7)), order=1, modes=["rev"], atol=2e-2, rtol=2e-2, eps=1e-2)
 
 
-def test_one_trace_serves_every_temperature_and_every_fill_of_the_queue():
+@pytest.mark.parametrize("impl", ["strip", "column"])
+def test_one_trace_serves_every_temperature_and_every_fill_of_the_queue(impl):
     arrays, options = random_problem(8, 12, 12, queue=8)
     traces = []
 
@@ -132,7 +133,7 @@ def test_one_trace_serves_every_temperature_and_every_fill_of_the_queue():
     def step(arrays, temperature, filled):
         traces.append(1)
         settings = dict(options, queue_filled=filled, temperature=temperature)
-        return streaming_infonce(*arrays, top_k=3, block_size=5, **settings).loss
+        return streaming_infonce(*arrays, top_k=3, block_size=5, impl=impl, **settings).loss
 
     full = step(arrays, 0.1, 8)
     assert len({tuple(np.asarray(x)) for x in (full, step(arrays, 0.2, 8), step(arrays, 0.1, 2))}) == 3

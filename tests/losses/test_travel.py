@@ -1,5 +1,6 @@
 """The loss over several devices equals the definition on one, whichever way anchors and columns meet."""
 
+import os
 import re
 import subprocess
 import sys
@@ -190,6 +191,7 @@ def test_two_processes_get_the_numbers_of_one_device():
     root = Path(__file__).parents[2]
     worker = Path(__file__).with_name("process_worker.py")
     command = ["bash", root / "launch" / "local.sh", "2", sys.executable, worker]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(root), str(root / "tests")]))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"\[(\d)\] equal on 4 devices of 2 processes", done.stdout)) == ["0", "1"]
