@@ -7,6 +7,7 @@ the scores of a whole strip of anchors. Which of the two is decided while the pr
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import NamedTuple
 
 import jax
@@ -108,7 +109,16 @@ def short_sums(
 
 
 def long_sums(scores: Float[Array, "b m"], runs: Runs) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """The same from the scores of every key."""
-    mask = long_mask(runs)
-    total = jnp.sum(jnp.where(mask, scores, 0.0), axis=1)
-    return total, jax.nn.logsumexp(jnp.where(mask, scores, -jnp.inf), axis=1)
+    """The same from the scores of every key, a few anchors at a time: what is masked is no second strip of scores."""
+    some = math.gcd(scores.shape[0], 16)
+
+    def one(first: Array) -> tuple[Array, Array]:
+        group, own, row, theirs = (
+            lax.dynamic_slice_in_dim(x, first, some) for x in (runs.group, runs.own, runs.row, scores)
+        )
+        mask = long_mask(runs._replace(group=group, own=own, row=row))
+        total = jnp.sum(jnp.where(mask, theirs, 0.0), axis=1)
+        return total, jax.nn.logsumexp(jnp.where(mask, theirs, -jnp.inf), axis=1)
+
+    total, log_sum = lax.map(one, jnp.arange(0, scores.shape[0], some))
+    return total.reshape(-1), log_sum.reshape(-1)

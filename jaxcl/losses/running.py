@@ -26,6 +26,7 @@ from jax import lax
 from jaxcl.losses.packing import pack
 from jaxcl.losses.partial import Work, no_work
 from jaxcl.losses.plan import Plan
+from jaxcl.losses.topk import top_k
 from jaxcl.losses.varying import full_like
 
 with contextlib.suppress(ImportError):
@@ -129,7 +130,7 @@ def end(plan: Plan, kept: Kept | Best) -> tuple[Array, Array, Bool[Array, " n"] 
     # maxima first: to TopK on a CPU a score above the k-th so far costs ten times what one below it does
     rest = jnp.where(counted & (line != first[:, None]), kept.scores, -jnp.inf).reshape(-1, width * slots)
     candidates = jnp.concatenate([jnp.where(counted, kept.maxima, -jnp.inf), rest], axis=1)
-    values, found = lax.top_k(candidates, slots - 1)
+    values, found = top_k(candidates, slots - 1)
     slot = found % slots
     lines = jnp.where(found < slots, jnp.take_along_axis(first, slot, axis=1), found // slots - 1)
     places = jnp.take_along_axis(kept.places, slot, axis=1) + lines * (plan.width // width)
@@ -199,7 +200,7 @@ def _strided(block: Float[Array, "n b"], width: int) -> Float[Array, "n w j"]:
 def _merge(kept: Kept, block: Array, start: Array) -> Kept:
     """The k largest of those kept and a whole block; kept ones are to the left, and win ties."""
     k = kept.values.shape[1]
-    values, found = lax.top_k(jnp.concatenate([kept.values, block], axis=1), k)
+    values, found = top_k(jnp.concatenate([kept.values, block], axis=1), k)
     old = jnp.take_along_axis(kept.places, jnp.minimum(found, k - 1), axis=1, mode="clip")
     elements = kept.elements + block.shape[1] + jnp.where(kept.merges > 0, k, 0)
     return Kept(values, jnp.where(found < k, old, start + found - k), kept.merges + 1, elements)
@@ -208,7 +209,7 @@ def _merge(kept: Kept, block: Array, start: Array) -> Kept:
 def _update_best(kept: Best, block: Array, maxima: Array, start: Array) -> Best:
     """The sub-blocks with the largest maxima, of those kept and those of a block."""
     width, slots = kept.scores.shape[1:]
-    values, found = lax.top_k(jnp.concatenate([kept.maxima, maxima], axis=1), slots)
+    values, found = top_k(jnp.concatenate([kept.maxima, maxima], axis=1), slots)
     old, before, new = found < slots, jnp.minimum(found, slots - 1), jnp.maximum(found - slots, 0)
 
     def take(scores: Array, which: Array) -> Array:

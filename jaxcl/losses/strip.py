@@ -20,6 +20,7 @@ from jaxcl.losses.sides import (
     real_keys,
     runs_of,
 )
+from jaxcl.losses.topk import top_k
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, Float, Int
@@ -61,9 +62,9 @@ def visit_strip(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
     )
 
 
-def _most_similar(every: Float[Array, "b c"], columns: Columns, top_k: int) -> tuple[Array, Array]:
+def _most_similar(every: Float[Array, "b c"], columns: Columns, k: int) -> tuple[Array, Array]:
     """Scores and numbers of the k most similar negatives, or of all columns where there are fewer."""
-    values, places = lax.top_k(every, min(top_k, columns.size))
+    values, places = top_k(every, min(k, columns.size))
     return values, numbers_or_nothing(values, number_of(columns, places))
 
 
