@@ -15,10 +15,11 @@ from jax import lax
 
 from jaxcl.losses.arguments import STRANGER
 from jaxcl.losses.columns import Columns, dot, number_of, place_of, queue_rows
+from jaxcl.losses.packing import again
 from jaxcl.losses.partial import Partial, finite_or_zero, numbers_or_nothing
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.positives import Runs, long_sums, short_sums
-from jaxcl.losses.running import again, begin, end, update, work_of
+from jaxcl.losses.running import begin, end, update, work_of
 from jaxcl.losses.sides import (
     Anchors,
     Shard,

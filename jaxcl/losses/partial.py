@@ -14,7 +14,7 @@ from jaxcl.losses.plan import Plan
 from jaxcl.losses.tail import choose_tail
 
 with contextlib.suppress(ImportError):
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Bool, Float, Int
 
 
 class Work(NamedTuple):
@@ -31,6 +31,31 @@ class Work(NamedTuple):
 def no_work(like: Int[Array, " n"]) -> Work:
     """All counts 0."""
     return Work(*(jnp.zeros_like(like) for _ in Work._fields))
+
+
+def work_of_subblocks(like: Array, widths: list[int], sub: int, k: int, tied: Bool[Array, " n"] | None) -> Work:
+    """Of a selection by sub-blocks.
+
+    Args:
+        like: [N].
+        widths: columns of each block.
+        sub: columns of a sub-block.
+        k: scores kept.
+        tied: rows that were selected again without sub-blocks.
+
+    Returns:
+        Counts for each row.
+    """
+    none, subblocks = jnp.zeros_like(like, jnp.int32), sum(widths) // sub
+    repeated = 0 if tied is None else jnp.where(tied, sum(widths) + k * (len(widths) - 1), 0)
+    return Work(
+        rows_tested=none + len(widths),
+        rows_skipped=none,
+        elements_selected=none + min(k, subblocks) * sub + repeated,
+        subblocks_tested=none + subblocks,
+        subblocks_skipped=none + max(subblocks - k, 0),
+        maxima_selected=none + subblocks + (k + 1) * (len(widths) - 1),
+    )
 
 
 class Partial(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 STRIP_ELEMENTS = 1 << 20  # scores of one strip: 4 MiB of float32, near the size of a last-level cache
-WHOLE_ELEMENTS = 1 << 21  # the same where every score has a gradient: three products a strip want longer ones
 GATHER_ELEMENTS = 1 << 18  # gathered floats of one backward chunk: 1 MiB
 GATHER_BYTES = 1 << 26  # anchors of all devices held at once; above it a ring passes one device's share along
 WIDE = 16  # gathering a column costs as much as this many columns of a whole product (measured on a CPU)
@@ -35,7 +34,7 @@ class Plan(NamedTuple):
         block: new columns a block of the column engine; 0 in the other.
         width: columns a block reads: whole sub-blocks.
         prune: how the column engine prunes its selection: None, "rows" or "blocks".
-        sub: columns of a sub-block; 0 without.
+        sub: columns of a sub-block, with which the strip engine too selects on a CPU; 0 without.
     """
 
     rows: int
@@ -71,13 +70,14 @@ class Plan(NamedTuple):
         return alike and self.use_key_negatives and self.top_k is None and self.axis is None
 
 
-def strip_size(rows: int, columns: int, top_k: int | None, block_size: int | None) -> int:
-    """Anchors a strip: as asked for, or a power of two that keeps a strip's scores near 4 or 8 MiB.
+def strip_size(rows: int, columns: int, dimensions: int, top_k: int | None, block_size: int | None) -> int:
+    """Anchors a strip: as asked for, or a power of two that keeps a strip's scores near 4 MiB.
 
-    At least 64, because a product of fewer rows spends its time on reading the columns; at most 256.
+    Near 8 MiB where the products take longer, with many dimensions or every score in the backward pass: they want
+    longer strips. At least 64, because a product of fewer rows spends its time on reading the columns; at most 256.
     """
     if block_size is None:
-        fitting = max((WHOLE_ELEMENTS if top_k is None else STRIP_ELEMENTS) // columns, 1)
+        fitting = max(STRIP_ELEMENTS * (2 if top_k is None or dimensions >= 256 else 1) // columns, 1)
         block_size = min(max(1 << (fitting.bit_length() - 1), 64), 256)
     return min(block_size, rows)
 

@@ -1,4 +1,4 @@
-"""When the column engine prunes, and the law that says how much of it can be skipped."""
+"""When an engine prunes, and the law that says how much of it can be skipped."""
 
 from __future__ import annotations
 
@@ -81,6 +81,20 @@ def pruning_for(columns: int, block: int, top_k: int) -> tuple[str | None, int]:
     if WORTH * min(best, packed) > plain:
         return None, 0
     return ("rows", 0) if packed < best else ("blocks", sub)
+
+
+def subblocks_for(columns: int, top_k: int) -> int:
+    """Columns of a sub-block where the strip engine's selection should take less time by way of them, else 0.
+
+    Args:
+        columns: of this device.
+        top_k: negatives kept.
+
+    Returns:
+        `Plan.sub`.
+    """
+    sub = pruning_for(columns, columns, top_k)[1]
+    return sub if sub and columns > sub * top_k else 0
 
 
 def _cost(elements: float, blocks: int, k: int) -> float:

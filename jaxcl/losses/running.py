@@ -8,31 +8,26 @@ Three ways with one result, told apart by `Plan.prune`:
     "blocks"  the k sub-blocks with the largest maxima are kept, scores and all, and one top-k at the end reads these
               k · w scores and no others: a score outside has k others, the maxima, that are at least as large
 
-Sub-blocks are strided, columns s, s + J, s + 2J … of a block, so that CPUs find their maxima with vector instructions.
-The price: of equal scores at the edge not always the lowest column is kept. Such rows are reported, and selected again
+Of equal scores at the edge the third does not always keep the lowest column. Such rows are reported, and selected again
 the first way.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
-from jaxcl.losses.packing import pack
-from jaxcl.losses.partial import Work, no_work
+from jaxcl.losses.packing import again
+from jaxcl.losses.partial import Work, no_work, work_of_subblocks
 from jaxcl.losses.plan import Plan
+from jaxcl.losses.subblocks import largest_of, strided, take
 from jaxcl.losses.topk import top_k
 from jaxcl.losses.varying import full_like
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, Bool, Float, Int
-
-PACK = 16  # rows merged at once: fewer waste less on the last pack, more cost fewer turns of the loop
 
 
 class Kept(NamedTuple):
@@ -99,7 +94,7 @@ def update(plan: Plan, kept: Kept | Best, block: Float[Array, "n b"], start: Int
         The selection, and the largest score of each row.
     """
     if isinstance(kept, Best):
-        maxima = jnp.max(_strided(block, plan.sub), axis=1)
+        maxima = jnp.max(strided(block, plan.sub), axis=1)
         return _update_best(kept, block, maxima, start), jnp.max(maxima, axis=1)
     largest = jnp.max(block, axis=1)
     if plan.top_k is None:
@@ -123,42 +118,9 @@ def end(plan: Plan, kept: Kept | Best) -> tuple[Array, Array, Bool[Array, " n"] 
     """
     if isinstance(kept, Kept):
         return kept.values, kept.places, None
-    width, slots = kept.scores.shape[1:]
-    line = jnp.arange(width, dtype=jnp.int32)[None, :, None]
-    counted = jnp.arange(slots) < slots - 1
-    first = jnp.min(jnp.where(kept.scores == kept.maxima[:, None], line, width - 1), axis=1)
-    # maxima first: to TopK on a CPU a score above the k-th so far costs ten times what one below it does
-    rest = jnp.where(counted & (line != first[:, None]), kept.scores, -jnp.inf).reshape(-1, width * slots)
-    candidates = jnp.concatenate([jnp.where(counted, kept.maxima, -jnp.inf), rest], axis=1)
-    values, found = top_k(candidates, slots - 1)
-    slot = found % slots
-    lines = jnp.where(found < slots, jnp.take_along_axis(first, slot, axis=1), found // slots - 1)
-    places = jnp.take_along_axis(kept.places, slot, axis=1) + lines * (plan.width // width)
-    kth = jnp.min(values, axis=1)
-    tied = (jnp.sum(candidates >= kth[:, None], axis=1) >= slots) | (jnp.min(kept.maxima, axis=1) == kth)
-    return values, places, tied & (kth > -jnp.inf)
-
-
-def again(work: Callable[[Any], Any], which: Bool[Array, " n"], rows: Any, into: Any) -> Any:
-    """Apply `work` to some rows, packed, `PACK` at a time, in a loop that is as long as needed.
-
-    Args:
-        work: from `PACK` rows of `rows` to as many of `into`.
-        which: the rows.
-        rows: arrays [N, ...].
-        into: arrays [N, ...].
-
-    Returns:
-        `into`, where the rows have been replaced.
-    """
-    packed, turns = pack(which, PACK)
-
-    def one(j: Array, into: Any) -> Any:
-        row = lax.dynamic_slice_in_dim(packed, j * PACK, PACK)
-        some = jax.tree.map(lambda x: x.at[row].get(mode="clip"), rows)
-        return jax.tree.map(lambda x, new: x.at[row].set(new, mode="drop"), into, work(some))
-
-    return lax.fori_loop(0, turns, one, into)
+    found = largest_of(kept.maxima, kept.scores)
+    first = jnp.take_along_axis(kept.places, found.subblock, axis=1)
+    return found.values, first + found.line * (plan.width // plan.sub), found.tied
 
 
 def work_of(plan: Plan, kept: Kept | Best, tied: Bool[Array, " n"] | None, widths: list[int]) -> Work:
@@ -173,28 +135,11 @@ def work_of(plan: Plan, kept: Kept | Best, tied: Bool[Array, " n"] | None, width
     Returns:
         Counts for each row.
     """
-    blocks, carried = len(widths), (plan.top_k or 0) * (len(widths) - 1)
     if isinstance(kept, Kept):
-        none = jnp.zeros_like(kept.merges)
+        blocks, none = len(widths), jnp.zeros_like(kept.merges)
         skipped = blocks - kept.merges if plan.prune == "rows" else none
         return no_work(none)._replace(rows_tested=none + blocks, rows_skipped=skipped, elements_selected=kept.elements)
-    width, k = plan.sub, plan.top_k or 0
-    subblocks = sum(widths) // width
-    none = jnp.zeros_like(kept.places[:, 0])
-    repeated = 0 if tied is None else jnp.where(tied, sum(widths) + carried, 0)
-    return Work(
-        rows_tested=none + blocks,
-        rows_skipped=none,
-        elements_selected=none + min(k, subblocks) * width + repeated,
-        subblocks_tested=none + subblocks,
-        subblocks_skipped=none + max(subblocks - k, 0),
-        maxima_selected=none + subblocks + (k + 1) * (len(widths) - 1),
-    )
-
-
-def _strided(block: Float[Array, "n b"], width: int) -> Float[Array, "n w j"]:
-    """Sub-block s is [:, :, s]."""
-    return block.reshape(block.shape[0], width, -1)
+    return work_of_subblocks(kept.places[:, 0], widths, plan.sub, plan.top_k or 0, tied)
 
 
 def _merge(kept: Kept, block: Array, start: Array) -> Kept:
@@ -212,9 +157,6 @@ def _update_best(kept: Best, block: Array, maxima: Array, start: Array) -> Best:
     values, found = top_k(jnp.concatenate([kept.maxima, maxima], axis=1), slots)
     old, before, new = found < slots, jnp.minimum(found, slots - 1), jnp.maximum(found - slots, 0)
 
-    def take(scores: Array, which: Array) -> Array:
-        return jnp.take_along_axis(scores, which[:, None, :], axis=2, mode="clip")
-
-    scores = jnp.where(old[:, None], take(kept.scores, before), take(_strided(block, width), new))
+    scores = jnp.where(old[:, None], take(kept.scores, before), take(strided(block, width), new))
     places = jnp.where(old, jnp.take_along_axis(kept.places, before, axis=1, mode="clip"), start + new)
     return Best(values, scores, places)

@@ -17,7 +17,7 @@ from jaxcl.losses.arguments import Problem, check_count, check_problem, check_ta
 from jaxcl.losses.engine import stream
 from jaxcl.losses.outputs import InfoNCEOutput
 from jaxcl.losses.plan import Plan, draws_for, strip_size, transport_for
-from jaxcl.losses.pruning import column_blocks
+from jaxcl.losses.pruning import column_blocks, subblocks_for
 from jaxcl.losses.varying import axes_of
 
 with contextlib.suppress(ImportError):
@@ -147,8 +147,10 @@ def _make_plan(
     if problem.bank is not None:
         q, queue_bytes = problem.bank.values.shape[0], problem.bank.values.dtype.itemsize
     columns = devices * (m * use_key_negatives + q)
-    strip = strip_size(rows, m + q, top_k, block if impl == "strip" else None)
+    strip = strip_size(rows, m + q, dimensions, top_k, block if impl == "strip" else None)
     blocks: dict[str, Any] = {"strip": strip, "tile": strip}
+    if impl == "strip" and top_k is not None:
+        blocks["sub"] = subblocks_for(m * use_key_negatives + q, top_k)
     if impl == "column":
         blocks = column_blocks(
             rows=rows, strip=strip, keys=m * use_key_negatives, queue=q, top_k=top_k, block_size=block

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcl.losses.columns import Columns, dot, number_of, place_of, scores_of
-from jaxcl.losses.partial import Partial, Work, log_sum_of, no_work, numbers_or_nothing
+from jaxcl.losses.partial import Partial, Work, log_sum_of, no_work, numbers_or_nothing, work_of_subblocks
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.positives import Runs, long_sums, short_sums
 from jaxcl.losses.sides import (
@@ -20,7 +20,8 @@ from jaxcl.losses.sides import (
     real_keys,
     runs_of,
 )
-from jaxcl.losses.topk import top_k
+from jaxcl.losses.subblocks import two_levels
+from jaxcl.losses.topk import WORTH, top_k
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, Float, Int
@@ -42,9 +43,12 @@ def visit_strip(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
     every = jnp.where(negative_mask(plan, anchors, columns, runs), scores, -jnp.inf)
     if plan.top_k is None:
         values, chosen = jnp.zeros((plan.strip, 0)), jnp.zeros((plan.strip, 0), jnp.int32)
-        hardest = jnp.max(every, axis=1)
+        hardest, work = (
+            jnp.max(every, axis=1),
+            no_work(runs.positives)._replace(rows_tested=jnp.ones_like(runs.positives)),
+        )
     else:
-        values, chosen = _most_similar(every, columns, plan.top_k)
+        values, chosen, work = _most_similar(plan, every, columns)
         hardest = jnp.max(values, axis=1)  # a NaN comes first
     total, attraction = _positive_sums(plan, scores, scaled, shard, runs)
     drawn = None if anchors.draws is None else _drawn_scores(every, place_of(columns, anchors.draws))
@@ -58,21 +62,32 @@ def visit_strip(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
         runs.positives,
         count_negatives(plan, anchors, shard, runs),
         drawn,
-        _work(plan, runs.positives, columns),
+        work,
     )
 
 
-def _most_similar(every: Float[Array, "b c"], columns: Columns, k: int) -> tuple[Array, Array]:
-    """Scores and numbers of the k most similar negatives, or of all columns where there are fewer."""
-    values, places = top_k(every, min(k, columns.size))
-    return values, numbers_or_nothing(values, number_of(columns, places))
+def _most_similar(plan: Plan, every: Float[Array, "b c"], columns: Columns) -> tuple[Array, Array, Work]:
+    """Scores and numbers of the k most similar negatives, or of all columns where there are fewer, and what it took.
 
-
-def _work(plan: Plan, like: Int[Array, " b"], columns: Columns) -> Work:
-    """Every row looks at all its columns as one block and skips none."""
+    On a CPU by two levels where that takes less time. Other devices' selections do not care how much there is to skip.
+    """
+    k = min(plan.top_k or 0, columns.size)
+    tested = jnp.ones_like(every[:, 0], jnp.int32)
     padding = columns.offset - real_keys(plan, columns.offset) if plan.use_key_negatives else 0
-    elements = 0 if plan.top_k is None else columns.size - padding
-    return no_work(like)._replace(rows_tested=jnp.ones_like(like), elements_selected=jnp.full_like(like, elements))
+
+    def one_level(every: Array) -> tuple[Array, Array, Work]:
+        work = no_work(tested)._replace(rows_tested=tested, elements_selected=(columns.size - padding) * tested)
+        return *top_k(every, k), work
+
+    def by_subblocks(every: Array) -> tuple[Array, Array, Work]:
+        values, places, tied = two_levels(every, k, plan.sub)
+        return values, places, work_of_subblocks(tested, [-(-columns.size // plan.sub) * plan.sub], plan.sub, k, tied)
+
+    if plan.sub and every.size >= WORTH:
+        values, places, work = lax.platform_dependent(every, cpu=by_subblocks, default=one_level)
+    else:
+        values, places, work = one_level(every)
+    return values, numbers_or_nothing(values, number_of(columns, places)), work
 
 
 def _drawn_scores(every: Float[Array, "b c"], places: Int[Array, "b r"]) -> Float[Array, "b r"]:
