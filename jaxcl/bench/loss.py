@@ -19,6 +19,7 @@ from jaxcl.bench.programs import (
     function_of,
     shapes_of,
 )
+from jaxcl.bench.pruning import pruning_rows
 from jaxcl.bench.rows import FASTER, MEMORY, TIME, Bar, Row, compared, row_of
 from jaxcl.bench.selection import row_maximum, row_maximum_in_strips
 
@@ -40,6 +41,7 @@ class Scale:
         block: rows a block where memory's growth with n is measured.
         long: embeddings of the program that is only compiled.
         pairwise: embeddings at which optax's N × N × D array is still measured: 512 MiB at 1024 and 128 dimensions.
+        pruned: k, and columns of a block that is skipped as a whole, where a running selection is timed.
         judged: whether the bars are for this size, and the programs optimised; else they only compile fast.
     """
 
@@ -52,6 +54,7 @@ class Scale:
     long: int
     pairwise: int
     judged: bool
+    pruned: tuple[int, int]
 
     def compile(self, function: Callable[..., Any], *arguments: Any) -> Program:
         """Compiles at this scale."""
@@ -67,8 +70,8 @@ class Scale:
         return Measured(None, program.temp_bytes, program.compile_seconds)
 
 
-FULL = Scale(8192, (128, 512), 64, (1, 16, 410), 5, 128, 65536, 1024, judged=True)
-QUICK = Scale(128, (16,), 8, (1,), 2, 16, 512, 32, judged=False)
+FULL = Scale(8192, (128, 512), 64, (1, 16, 410), 5, 128, 65536, 1024, judged=True, pruned=(32, 512))
+QUICK = Scale(128, (16,), 8, (1,), 2, 16, 512, 32, judged=False, pruned=(2, 32))
 
 
 class Bars(NamedTuple):
@@ -106,6 +109,9 @@ def loss_rows(scale: Scale, say: Callable[[str], None] = lambda _: None) -> list
         rows += _side_by_side(scale, d, bars, more)
     say(f"{NTXENT} at N={scale.pairwise}")
     rows += _ntxent(scale)
+    k, block = scale.pruned
+    say(f"a running selection of {k}, pruned and not")
+    rows += pruning_rows(scale.n, scale.dims[0], k, block, scale.rounds, scale.compile)
     say("memory of larger batches, compiled only")
     rows += [*_growth(scale), *_long(scale)]
     return rows if scale.judged else [replace(row, met=None) for row in rows]

@@ -37,6 +37,7 @@ def test_the_rows_that_were_asked_for_are_there(rows):
     assert named(rows, k, n=QUICK.n - 1)
     assert named(rows, k, n=2 * QUICK.n)[0].to == f"N={QUICK.n}"
     assert named(rows, k, work="forward")[0].to == "GEMM + row maximum, the faster"
+    assert named(rows, "selection, nothing pruned")[0].ms > 0
     assert named(rows, loss.NTXENT, n=QUICK.pairwise)[0].ms > 0
     assert named(rows, loss.NTXENT, n=QUICK.n)[0].temp_bytes >= QUICK.n**2 * QUICK.dims[0] * 4
 
