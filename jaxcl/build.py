@@ -21,8 +21,8 @@ from jaxcl.config import Config, check_devices, mesh_sizes, micro_size
 from jaxcl.data import EVAL_EPOCH, BadImages, Splits, eval_batches, open_source
 from jaxcl.mesh import along_data, make_mesh, replicated
 from jaxcl.methods.base import Method
-from jaxcl.models import make_encoder, make_head
-from jaxcl.optim import make_learning_rate, make_optimizer
+from jaxcl.models import make_encoder, make_head, make_predictor
+from jaxcl.optim import make_decay, make_learning_rate, make_optimizer
 from jaxcl.state import TrainState, make_init_state, state_shardings
 from jaxcl.step import make_train_step
 
@@ -83,17 +83,15 @@ def build(config: Config) -> Parts:
         ConfigError: what the data or the devices do not allow.
     """
     splits = open_source(config.data)
+    methods.check(config, has_labels=bool(splits.train.classes))
     bad = Bad(*(BadImages(split, config.data.max_bad_fraction) for split in splits))
     check_devices(config, jax.device_count())
     mesh = make_mesh(*mesh_sizes(config.mesh.shape, jax.device_count()))
     num_micro = config.batch.size // micro_size(config)
     momentum = NORM_MOMENTUM ** (1 / num_micro)  # so that a real update forgets as much in k micro-batches as in one
-    method = methods.find(config.method)(
-        encoder=make_encoder(config.model, norm_momentum=momentum),
-        head=make_head(config.model, norm_momentum=momentum),
-        loss=config.loss,
-        mesh=mesh,
-    )
+    makers = {"encoder": make_encoder, "head": make_head, "predictor": make_predictor}
+    networks = {name: make(config.model, norm_momentum=momentum) for name, make in makers.items()}
+    method = methods.find(config.method)(networks=networks, loss=config.loss, mesh=mesh)
     size, steps = config.batch.size, config.steps
     optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=num_micro)
     side = config.data.image_size
@@ -102,6 +100,7 @@ def build(config: Config) -> Parts:
         optimizer,
         views_shape=(2, VIEWS, side, side, splits.train.channels),
         queue_size=config.queue.size,
+        queue_dim=config.model.head_dim,
         queue_dtype=config.queue.dtype,
     )
     shapes = jax.eval_shape(init_state, jax.random.key(0))
@@ -113,6 +112,7 @@ def build(config: Config) -> Parts:
         seed=config.seed,
         num_micro=num_micro,
         learning_rate=make_learning_rate(config.optim, batch_size=size, total_steps=steps),
+        target_decay=make_decay(config.target, total_steps=steps),
     )
     batch = along_data(mesh)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from jaxcl.config import OptimConfig
+from jaxcl.config import OptimConfig, TargetConfig
 
 DECAYED = ("kernel", "embedding")
 STACKED = "layers"  # the name of an nn.scan: every leaf below has a leading axis of layers
@@ -136,6 +136,27 @@ def group_table(params: PyTree, config: OptimConfig) -> str:
         if sizes:
             lines.append(f"{name}: {arrays}, {sum(sizes):,} numbers, {decay}{ratio[decays]}")
     return "\n".join(lines)
+
+
+def make_decay(config: TargetConfig, *, total_steps: int) -> optax.Schedule:
+    """Decay of a momentum encoder, by real update.
+
+      cosine: 1 − (1 − decay) (cos(π t / T) + 1) / 2, from decay to 1 (Grill et al. 2020)
+
+    Args:
+        config: decay and schedule.
+        total_steps: T.
+
+    Returns:
+        From the number of real updates so far to a decay in [0, 1].
+
+    >>> round(float(make_decay(TargetConfig(decay=0.9, schedule="cosine"), total_steps=10)(5)), 6)
+    0.95
+    """
+    if config.schedule == "constant":
+        return optax.constant_schedule(config.decay)
+    rest = optax.cosine_decay_schedule(1 - config.decay, total_steps)
+    return lambda updates: 1 - rest(updates)
 
 
 def ema(target: PyTree, online: PyTree, decay: float | Float[Array, ""]) -> PyTree:

@@ -44,6 +44,7 @@ def make_init_state(
     *,
     views_shape: tuple[int, ...],
     queue_size: int,
+    queue_dim: int,
     queue_dtype: str,
 ) -> Callable[[jax.Array], TrainState]:
     """The function that makes the first state from a key; run it under `jax.jit` with `state_shardings`.
@@ -53,6 +54,7 @@ def make_init_state(
         optimizer: whose state to make.
         views_shape: [B, V, H, W, C] of one batch on the device; B may be small, only shapes depend on it.
         queue_size: rows of the queue; 0: none.
+        queue_dim: numbers of a row.
         queue_dtype: storage type of its rows.
 
     Returns:
@@ -63,10 +65,7 @@ def make_init_state(
         views = jnp.zeros(views_shape, jnp.float32)
         variables = method.init(key, views)
         params, batch_stats = variables["params"], variables["batch_stats"]
-        queue = None
-        if queue_size:
-            embeddings, _ = jax.eval_shape(lambda v: method.embed(params, batch_stats, v, train=False), views)
-            queue = queues.init(queue_size, embeddings.shape[-1], dtype=jnp.dtype(queue_dtype))
+        queue = queues.init(queue_size, queue_dim, dtype=jnp.dtype(queue_dtype)) if queue_size else None
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             updates=jnp.zeros((), jnp.int32),
@@ -74,7 +73,7 @@ def make_init_state(
             batch_stats=batch_stats,
             opt_state=optimizer.init(params),
             queue=queue,
-            target=None if method.target_decay is None else jax.tree.map(jnp.copy, params),
+            target=method.target and jax.tree.map(jnp.copy, method.target(params)),
         )
 
     return init_state

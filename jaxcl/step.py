@@ -24,6 +24,7 @@ def make_train_step(
     seed: int = 0,
     num_micro: int = 1,
     learning_rate: optax.Schedule,
+    target_decay: optax.Schedule | None = None,
 ) -> Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]:
     """The function that one real update runs; the caller applies jit, shardings and donation.
 
@@ -39,20 +40,20 @@ def make_train_step(
         seed: of the run; each contrastive problem has a key folded from it and the step.
         num_micro: micro-batches of one real update.
         learning_rate: for the log, by real update.
+        target_decay: of the momentum encoder, by real update; needed where the method has one.
 
     Returns:
         `train_step(state, batch) -> (state, metrics)`; metrics are scalars.
     """
-    decay = method.target_decay
 
-    def loss_fn(params: Any, batch_stats: Any, batch: Batch, key: Any, queue: Any) -> tuple[jax.Array, Any]:
-        embeddings, batch_stats = method.embed(params, batch_stats, prepare(batch), train=True)
-        out = method.objective(key, embeddings, batch["id"], batch["label"], queue)
+    def loss_fn(params: Any, state: Any, batch: Batch, key: Any) -> tuple[jax.Array, Any]:
+        embeddings, batch_stats = method.embed(params, state.batch_stats, state.target, prepare(batch), train=True)
+        out = method.objective(key, embeddings, batch["id"], batch["label"], state.queue)
         return out.loss, (batch_stats, out)
 
     def micro_step(state: Any, given: tuple[Batch, jax.Array]) -> tuple[Any, Any]:
         gradient = jax.value_and_grad(loss_fn, has_aux=True)
-        (_, (batch_stats, out)), grads = gradient(state.params, state.batch_stats, *given, state.queue)
+        (_, (batch_stats, out)), grads = gradient(state.params, state, *given)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = dict(out.metrics, loss=out.loss, grad_norm=optax.tree.norm(grads))
@@ -67,7 +68,9 @@ def make_train_step(
             metrics = jax.tree.map(lambda values: jnp.mean(values, axis=0), metrics)
         finite = jnp.isfinite(metrics["loss"] + metrics["grad_norm"] + optax.tree.norm(new.params))
         queue = state.queue and queues.push(state.queue, merge(out.push_values), merge(out.push_groups))
-        target = state.target if decay is None else ema(state.target, new.params, decay)
+        target = state.target
+        if method.target and target_decay:
+            target = ema(target, method.target(new.params), target_decay(state.updates))
         new = new._replace(queue=queue, target=target, updates=state.updates + 1)
         new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, state)
         metrics["learning_rate"] = learning_rate(state.updates)

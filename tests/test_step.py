@@ -15,15 +15,15 @@ from jaxcl.step import make_train_step
 DIM = 5
 
 
-def toy_method(target_decay=None):
+def toy_method(with_target=False):
     """Embeddings are the first pixels times a matrix; the loss pulls the views of each image together."""
 
     def init(key, views):
         del views
         return {"params": {"kernel": jax.random.normal(key, (DIM, DIM))}, "batch_stats": {"seen": jnp.zeros(())}}
 
-    def embed(params, batch_stats, views, *, train):
-        del train
+    def embed(params, batch_stats, target, views, *, train):
+        del target, train
         flat = views.reshape(*views.shape[:2], -1)[..., :DIM]
         return flat @ params["kernel"], {"seen": batch_stats["seen"] + 1}
 
@@ -32,7 +32,7 @@ def toy_method(target_decay=None):
         loss = jnp.mean((embeddings[:, 0] - embeddings[:, 1]) ** 2)
         return Objective(loss, {"size": jnp.mean(embeddings**2)}, embeddings[:, 0], ids)
 
-    return Method(init, embed, objective, lambda *_: None, target_decay)
+    return Method(init, embed, objective, lambda *_: None, (lambda params: params) if with_target else None)
 
 
 def a_batch(images=16, seed=0):
@@ -46,7 +46,7 @@ def a_batch(images=16, seed=0):
 
 
 def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, **optim):
-    method = toy_method(target_decay)
+    method = toy_method(target_decay is not None)
     config = OptimConfig(
         **{"name": "sgd", "momentum": 0.0, "base_lr": 1.0, "warmup_steps": 2, "weight_decay": 0.0, **optim}
     )
@@ -54,9 +54,16 @@ def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, **optim):
     optimizer = make_optimizer(config, **schedule, num_micro=num_micro)
     rate = make_learning_rate(config, **schedule)
     init = make_init_state(
-        method, optimizer, views_shape=(2, 2, 1, DIM, 1), queue_size=queue_size, queue_dtype="float32"
+        method, optimizer, views_shape=(2, 2, 1, DIM, 1), queue_size=queue_size, queue_dim=DIM, queue_dtype="float32"
     )
-    step = make_train_step(method, optimizer, lambda batch: batch["views"], num_micro=num_micro, learning_rate=rate)
+    step = make_train_step(
+        method,
+        optimizer,
+        lambda batch: batch["views"],
+        num_micro=num_micro,
+        learning_rate=rate,
+        target_decay=lambda _: target_decay,
+    )
     return init(jax.random.key(0)), jax.jit(step), rate
 
 

@@ -18,6 +18,7 @@ from jaxcl.config.settings import (
     ModelConfig,
     OptimConfig,
     QueueConfig,
+    TargetConfig,
 )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "QueueConfig",
+    "TargetConfig",
     "base_config",
     "check_devices",
     "check_divides",

@@ -87,7 +87,10 @@ class ModelConfig:
     head_layers: int = setting(2, "linear layers in the projection head", low=1, high=3)
     head_hidden: int = setting(512, "width of the head's hidden layers", low=1, high=2**16)
     head_dim: int = setting(128, "dimensions of an embedding", low=2, high=2**16)
-    head_norm: bool = setting(True, "batch norm after the head's hidden layers")
+    head_norm: bool = setting(True, "batch norm after the hidden layers of head and predictor")
+    head_norm_out: bool = setting(False, "batch norm after the head's last layer too (SimSiam, MoCo v3)")
+    predictor_layers: int = setting(2, "methods with a predictor: its linear layers", low=1, high=3)
+    predictor_hidden: int = setting(512, "methods with a predictor: width of its hidden layers", low=1, high=2**16)
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,16 @@ class QueueConfig:
 
     size: int = setting(0, "embeddings kept; 0: no queue", low=0)
     dtype: str = setting("float16", "storage type", choices=("float16", "bfloat16", "float32"))
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """The momentum encoder of methods that have one."""
+
+    decay: float = setting(0.99, "share of its parameters that stays at each real update", low=0.0, high=1.0)
+    schedule: str = setting(
+        "constant", "of decay over the run; cosine: from decay to 1 (BYOL)", choices=("constant", "cosine")
+    )
 
 
 @dataclass(frozen=True)
@@ -201,6 +214,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
+    target: TargetConfig = field(default_factory=TargetConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)

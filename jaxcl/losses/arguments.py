@@ -15,6 +15,7 @@ with contextlib.suppress(ImportError):
     from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 NOBODY = -1  # a query of no group
+TINY = 1e-37  # float32 numbers below 1.2e-38 have an infinite inverse, or are 0 to fast code
 STRANGER = -2  # a column of no group; the two never match
 
 
@@ -159,11 +160,13 @@ def _numbers(name: str, value: ArrayLike, length: int) -> Int[Array, " r"]:
 
 def _temperature(value: ArrayLike) -> Float[Array, ""]:
     """A float32 scalar; its range is checked where its value is known."""
+    if not (hasattr(value, "dtype") or isinstance(value, int | float)):
+        raise ValueError(f"temperature={value!r} must be a number")
     array = jnp.asarray(value)
-    if array.shape != ():
-        raise ValueError(f"temperature has shape {array.shape}, must be a scalar")
-    if not isinstance(array, jax.core.Tracer) and not (math.isfinite(float(array)) and float(array) > 0):
-        raise ValueError(f"temperature={float(array)} must be finite and above 0")
+    if array.shape != () or not jnp.issubdtype(array.dtype, jnp.number) or jnp.iscomplexobj(array):
+        raise ValueError(f"temperature has shape {array.shape} and dtype {array.dtype}, must be a real scalar")
+    if not isinstance(array, jax.core.Tracer) and not (math.isfinite(float(array)) and float(array) >= TINY):
+        raise ValueError(f"temperature={float(array)} must be finite and above 0, at least {TINY} in float32")
     return array.astype(jnp.float32)
 
 
@@ -200,4 +203,4 @@ def _filled(value: ArrayLike, size: int) -> Int[Array, ""]:
         raise ValueError(f"queue_filled has shape {array.shape} and dtype {array.dtype}, must be an integer scalar")
     if not isinstance(array, jax.core.Tracer) and not 0 <= int(array) <= size:
         raise ValueError(f"queue_filled={int(array)} must be in [0, {size}], the rows of queue")
-    return array
+    return array.astype(jnp.int32)  # sums with it must not wrap

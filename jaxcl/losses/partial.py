@@ -161,18 +161,20 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
     Returns:
         Rows.
     """
-    kth, selected = jnp.full_like(part.hardest, -jnp.inf), part.repulsion
+    kth, selected, lost = jnp.full_like(part.hardest, -jnp.inf), part.repulsion, jnp.isnan(part.hardest)
     if plan.top_k is not None:
         # the smallest, not the last: a slice of top_k's result makes XLA's CPU code sort whole rows instead
         kth, selected = jnp.min(part.values, axis=1), log_sum_of(part.values, part.hardest)
-        # a merge sorts a NaN away; a strip's top-k has it first
+        # a merge sorts a NaN away, and the column engine may lose one
         if plan.transport is not None or plan.impl == "column":
-            selected = jnp.where(jnp.isnan(part.repulsion), jnp.nan, selected)
+            lost |= jnp.isnan(part.repulsion)
     every, used = (jnp.logaddexp(x, part.attraction) for x in (part.repulsion, selected))
     chosen, boost, log_sum = part.chosen, None, used
     if draws is not None and part.drawn is not None:
         found = choose_tail(part.values, chosen, part.drawn, draws, selected, part.repulsion, plan.samples)
         chosen, boost, log_sum = jnp.concatenate([chosen, found.numbers], axis=1), found.boost, every
+    # in the end: XLA's CPU code drops the NaN of a select that is read by an exponential
+    log_sum = jnp.where(lost, jnp.nan, log_sum)
     loss = jnp.where(part.positives > 0, log_sum - part.total / jnp.maximum(part.positives, 1), 0.0)
     mass = jnp.where(every == -jnp.inf, 0.0, -jnp.expm1(jnp.minimum(used - every, 0.0)))
     return Rows(loss, log_sum, part.hardest, kth, mass, part.positives, part.negatives, chosen, boost, part.work)

@@ -24,7 +24,7 @@ from jaxcl.losses.subblocks import two_levels
 from jaxcl.losses.topk import WORTH, top_k
 
 with contextlib.suppress(ImportError):
-    from jaxtyping import Array, Float, Int
+    from jaxtyping import Array, Bool, Float, Int
 
 
 def visit_strip(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
@@ -43,20 +43,18 @@ def visit_strip(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
     every = jnp.where(negative_mask(plan, anchors, columns, runs), scores, -jnp.inf)
     if plan.top_k is None:
         values, chosen = jnp.zeros((plan.strip, 0)), jnp.zeros((plan.strip, 0), jnp.int32)
-        hardest, work = (
-            jnp.max(every, axis=1),
-            no_work(runs.positives)._replace(rows_tested=jnp.ones_like(runs.positives)),
-        )
+        hardest, tested = jnp.max(every, axis=1), jnp.ones_like(runs.positives)
+        work = no_work(tested)._replace(rows_tested=tested)
     else:
         values, chosen, work = _most_similar(plan, every, columns)
-        hardest = jnp.max(values, axis=1)  # a NaN comes first
+        hardest = jnp.max(values, axis=1)
     total, attraction = _positive_sums(plan, scores, scaled, shard, runs)
     drawn = None if anchors.draws is None else _drawn_scores(every, place_of(columns, anchors.draws))
     return Partial(
         values,
         chosen,
         log_sum_of(every, hardest),
-        hardest,
+        jnp.where(_has_nan(scores, every), jnp.nan, hardest),
         total,
         attraction,
         runs.positives,
@@ -66,7 +64,7 @@ def visit_strip(plan: Plan, anchors: Anchors, shard: Shard) -> Partial:
     )
 
 
-def _most_similar(plan: Plan, every: Float[Array, "b c"], columns: Columns) -> tuple[Array, Array, Work]:
+def _most_similar(plan: Plan, every: Array, columns: Columns) -> tuple[Array, Array, Work]:
     """Scores and numbers of the k most similar negatives, or of all columns where there are fewer, and what it took.
 
     On a CPU by two levels where that takes less time. Other devices' selections do not care how much there is to skip.
@@ -88,6 +86,17 @@ def _most_similar(plan: Plan, every: Float[Array, "b c"], columns: Columns) -> t
     else:
         values, places, work = one_level(every)
     return values, numbers_or_nothing(values, number_of(columns, places)), work
+
+
+def _has_nan(scores: Float[Array, "b c"], every: Float[Array, "b c"]) -> Bool[Array, " b"]:
+    """Rows whose candidates have a NaN, which a maximum in XLA's CPU code may lose.
+
+    A column with a NaN makes one of every score, as does such an anchor: one row and one column of the scores say
+    whether there is anything to look for.
+    """
+    anywhere = jnp.isnan(jnp.sum(scores[0]) + jnp.sum(scores[:, 0]))
+    none = jnp.zeros_like(every[:, 0], bool)
+    return lax.cond(anywhere, lambda: jnp.any(jnp.isnan(every), axis=1), lambda: none)
 
 
 def _drawn_scores(every: Float[Array, "b c"], places: Int[Array, "b r"]) -> Float[Array, "b r"]:

@@ -1,13 +1,14 @@
-"""The registry of training methods: every file in this folder that defines `make_method` is one."""
+"""The registry of training methods: every file in this folder but `base` is one, and `parts` is what they share."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Callable
+from types import ModuleType
 
-from jaxcl.config import ConfigError, suggestion
-from jaxcl.methods.base import Method
+from jaxcl.config import Config, ConfigError, micro_size, suggestion
+from jaxcl.methods.base import Method, Traits
 
 
 def available() -> list[str]:
@@ -16,7 +17,7 @@ def available() -> list[str]:
     >>> "simclr" in available()
     True
     """
-    return sorted(item.name for item in pkgutil.iter_modules(__path__) if item.name != "base")
+    return sorted(item.name for item in pkgutil.iter_modules(__path__) if not item.ispkg and item.name != "base")
 
 
 def find(name: str) -> Callable[..., Method]:
@@ -34,6 +35,58 @@ def find(name: str) -> Callable[..., Method]:
     >>> find("simclr").__name__
     'make_method'
     """
+    return _module(name).make_method
+
+
+def traits(name: str) -> Traits:
+    """What a method reads of a config.
+
+    Args:
+        name: the setting `method`.
+
+    Returns:
+        `TRAITS` of its file.
+
+    Raises:
+        ConfigError: no such file.
+
+    >>> traits("byol").target
+    True
+    """
+    return _module(name).TRAITS
+
+
+def check(config: Config, *, has_labels: bool) -> None:
+    """Raises where a config asks for what its method does not do, or offers less than it needs.
+
+    Args:
+        config: the run.
+        has_labels: whether its training images have labels.
+
+    Raises:
+        ConfigError: names the setting, its value and what would do.
+
+    >>> check(Config(), has_labels=False)
+    """
+    own, method, loss = traits(config.method), f"method = {config.method!r}", config.loss
+    if config.queue.size and not own.queue:
+        others = ", ".join(name for name in available() if traits(name).queue)
+        raise ConfigError(f"queue.size = {config.queue.size}, but {method} has no queue: 0, or one of {others}")
+    if loss.top_k is not None:
+        if own.negatives is None:
+            raise ConfigError(f"loss.top_k = {loss.top_k}, but {method} has no negatives; leave it empty")
+        most = own.negatives(micro_size(config), config.queue.size)
+        if loss.top_k > most:
+            raise ConfigError(
+                f"loss.top_k = {loss.top_k} is more than the negatives that {method} has with {micro_size(config)} "
+                f"images at once and {config.queue.size} in the queue; the largest valid value is {most}"
+            )
+    if own.labels and not has_labels:
+        raise ConfigError(f"{method} needs labels, and data.name = {config.data.name!r} has none; simclr needs none")
+
+
+def _module(name: str) -> ModuleType:
+    """The file of a method."""
     if name not in available():
         raise ConfigError(f"method = {name!r} is unknown{suggestion(name, available())}")
-    return importlib.import_module(f"{__name__}.{name}").make_method
+    return importlib.import_module(f"{__name__}.{name}")

@@ -12,8 +12,25 @@ Variables = dict[str, Any]
 Embeddings = Any
 
 
+class Traits(NamedTuple):
+    """What a method reads of a config, so that a setting without a reader is an error before anything compiles.
+
+    Attributes:
+        queue: negatives of earlier steps.
+        target: a momentum encoder.
+        labels: the images' labels.
+        negatives: `(images of one loss, queue size)` to the most negatives an anchor can have; None: it has none, and
+            reads of `loss` at most the temperature.
+    """
+
+    queue: bool = False
+    target: bool = False
+    labels: bool = False
+    negatives: Callable[[int, int], int] | None = None
+
+
 class Objective(NamedTuple):
-    """The loss of one contrastive problem, what to log of it, and what the queue receives."""
+    """The loss of one problem, what to log of it, and what a queue receives."""
 
     loss: Float[Array, ""]
     metrics: dict[str, Array]
@@ -26,15 +43,16 @@ class Method(NamedTuple):
 
     Attributes:
         init: `(key, views [B, V, H, W, C]) -> {"params": …, "batch_stats": …}`.
-        embed: `(params, batch_stats, views, train) -> (embeddings, batch_stats)`; embeddings is any tree of [B, …],
-            so that a device that holds an image holds all its views.
+        embed: `(params, batch_stats, target, views, train) -> (embeddings, batch_stats)`; embeddings is any tree of
+            [B, …], so that a device that holds an image holds all its views.
         objective: `(key, embeddings, ids [B], labels [B], queue) -> Objective`; the key is of this problem alone.
         features: `(params, batch_stats, images [B, H, W, C]) -> [B, F]`: the frozen backbone that probes see.
-        target_decay: decay of the momentum encoder in `TrainState.target`, or None where a method has none.
+        target: from parameters to those that the momentum encoder follows, `TrainState.target`; None where a method
+            has none.
     """
 
     init: Callable[[jax.Array, Array], Variables]
     embed: Callable[..., tuple[Embeddings, Any]]
     objective: Callable[..., Objective]
     features: Callable[..., Float[Array, "b f"]]
-    target_decay: float | None = None
+    target: Callable[[Any], Any] | None = None

@@ -13,7 +13,7 @@ from jaxcl.models.heads import ProjectionHead
 from jaxcl.models.resnet import ResNet, ResNet18, ResNet34, ResNet50
 from jaxcl.models.vit import ViT, ViTB, ViTS, ViTTi
 
-__all__ = ["ConvEncoder", "ProjectionHead", "ResNet", "ViT", "make_encoder", "make_head"]
+__all__ = ["ConvEncoder", "ProjectionHead", "ResNet", "ViT", "make_encoder", "make_head", "make_predictor"]
 
 RESNETS: dict[str, Callable[..., ResNet]] = {"resnet18": ResNet18, "resnet34": ResNet34, "resnet50": ResNet50}
 VITS: dict[str, Callable[..., ViT]] = {"vit_ti": ViTTi, "vit_s": ViTS, "vit_b": ViTB}
@@ -57,6 +57,27 @@ def make_head(config: ModelConfig, *, norm_momentum: float = 0.9) -> ProjectionH
     return ProjectionHead(
         layers=config.head_layers,
         hidden=config.head_hidden,
+        dim=config.head_dim,
+        norm=config.head_norm,
+        norm_out=config.head_norm_out,
+        norm_momentum=norm_momentum,
+        dtype=jnp.dtype(config.dtype),
+    )
+
+
+def make_predictor(config: ModelConfig, *, norm_momentum: float = 0.9) -> ProjectionHead:
+    """The predictor that a config describes: from embeddings to embeddings.
+
+    Args:
+        config: layers, widths, norm and compute dtype of the predictor.
+        norm_momentum: as in `make_encoder`.
+
+    Returns:
+        A Linen module, float32 [n, head_dim] to the same.
+    """
+    return ProjectionHead(
+        layers=config.predictor_layers,
+        hidden=config.predictor_hidden,
         dim=config.head_dim,
         norm=config.head_norm,
         norm_momentum=norm_momentum,

@@ -12,7 +12,7 @@ from jaxcl.models.norms import Norm
 
 
 class ProjectionHead(nn.Module):
-    """Linear layers with norm and ReLU between them; the last one is bare, and its output is not normalised.
+    """Linear layers with norm and ReLU between them; the last one is bare unless `norm_out` says otherwise.
 
     SimCLR: https://arxiv.org/abs/2002.05709.
 
@@ -21,6 +21,7 @@ class ProjectionHead(nn.Module):
         hidden: width of all but the last.
         dim: dimensions of an embedding.
         norm: batch norm after the hidden layers.
+        norm_out: batch norm after the last layer.
         norm_momentum: share of the running batch statistics kept at each step.
         dtype: compute dtype; parameters, statistics and embeddings are float32.
     """
@@ -29,6 +30,7 @@ class ProjectionHead(nn.Module):
     hidden: int = 512
     dim: int = 128
     norm: bool = True
+    norm_out: bool = False
     norm_momentum: float = 0.9
     dtype: Any = jnp.float32
 
@@ -47,4 +49,7 @@ class ProjectionHead(nn.Module):
             if self.norm:
                 x = Norm("batch", self.norm_momentum, self.dtype, name=f"norm{number}")(x, train)
             x = nn.relu(x)
-        return nn.Dense(self.dim, dtype=self.dtype, name=f"dense{self.layers}")(x).astype(jnp.float32)
+        x = nn.Dense(self.dim, use_bias=not self.norm_out, dtype=self.dtype, name=f"dense{self.layers}")(x)
+        if self.norm_out:
+            x = Norm("batch", self.norm_momentum, self.dtype, name=f"norm{self.layers}")(x, train)
+        return x.astype(jnp.float32)

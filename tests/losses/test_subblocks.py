@@ -104,3 +104,34 @@ def test_another_device_selects_at_once(monkeypatch):
     traced = jax.jit(loss).trace(shape)
     selections = {p: traced.lower(lowering_platforms=(p,)).as_text().count("chlo.top_k") for p in ("cpu", "cuda")}
     assert selections["cuda"] == 1 < selections["cpu"]
+
+
+@pytest.mark.parametrize("where", ["keys", "queries", "queue"])
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_a_nan_makes_nan_of_every_row_that_could_select_it_and_of_no_other(monkeypatch, where, top_k):
+    monkeypatch.setattr(strip, "WORTH", 1)
+    n, m, size = 64, 509, 211
+    rng = np.random.default_rng(top_k)
+    arrays = {name: rng.normal(size=(rows, 5)).astype(np.float32) for name, rows in (("queries", n), ("keys", m))}
+    arrays["queue"] = rng.normal(size=(size, 5)).astype(np.float32)
+    arrays[where][7] = np.nan
+    queries, keys, queue = arrays["queries"], arrays["keys"], arrays["queue"]
+    queue_groups = np.arange(size) + 1000
+    queue_groups[7] = 3  # its own group's rows are no candidates of anchor 3
+
+    def losses(loss):
+        out = loss(
+            queries,
+            keys,
+            np.arange(n),
+            np.arange(m),
+            temperature=0.3,
+            top_k=top_k,
+            queue=queue,
+            queue_groups=queue_groups,
+        )
+        return np.asarray(out.loss)
+
+    expected = losses(infonce)
+    assert np.isnan(expected).sum() == {"keys": n, "queries": 1, "queue": n - 1}[where]
+    np.testing.assert_allclose(losses(streaming_infonce), expected, rtol=1e-5)

@@ -13,7 +13,7 @@ SMALL = ModelConfig(head_hidden=24, head_dim=8)
 
 def simclr(**loss):
     settings = LossConfig(**{"temperature": 0.5, **loss})
-    return methods.find("simclr")(encoder=make_encoder(SMALL), head=make_head(SMALL), loss=settings)
+    return methods.find("simclr")(networks={"encoder": make_encoder(SMALL), "head": make_head(SMALL)}, loss=settings)
 
 
 def views_of(images=6, seed=0):
@@ -91,8 +91,8 @@ def test_training_updates_statistics_of_encoder_and_head_and_evaluation_does_not
     variables = method.init(jax.random.key(0), views)
     params, stats = variables["params"], variables["batch_stats"]
     assert set(params) == {"encoder", "head"}
-    _, trained = method.embed(params, stats, views, train=True)
-    _, evaluated = method.embed(params, stats, views, train=False)
+    _, trained = method.embed(params, stats, None, views, train=True)
+    _, evaluated = method.embed(params, stats, None, views, train=False)
     jax.tree.map(np.testing.assert_array_equal, evaluated, stats)
     assert all(not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (trained, stats)), strict=True))
 

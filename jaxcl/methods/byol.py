@@ -1,0 +1,47 @@
+"""BYOL: a predictor says of one view what a momentum encoder says of the other; there are no negatives.
+
+  loss = 2 − cos(prediction_1, projection'_2) − cos(prediction_2, projection'_1), mean over images; ' is the momentum
+  encoder, ξ ← decay · ξ + (1 − decay) · θ after each real update
+
+Half of the paper's sum of squared distances of unit vectors, 2 − 2 cos a direction. What keeps it from collapse is the
+predictor together with the moving target, and batch norm in head and predictor helps.
+
+Source: Grill et al., "Bootstrap Your Own Latent" (2020), equation 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+from jax.sharding import Mesh
+
+from jaxcl.config import LossConfig
+from jaxcl.methods.base import Method, Objective, Traits
+from jaxcl.methods.parts.agreement import agree_across_views
+from jaxcl.methods.parts.networks import make_embed, make_features, make_init, teacher_of
+
+TRAITS = Traits(target=True)
+
+
+def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+    """BYOL over an encoder, a projection head and a predictor.
+
+    Args:
+        networks: encoder, head and predictor by these names.
+        loss: not read.
+        mesh: not needed, each image is a problem of its own.
+
+    Returns:
+        The method; its variables are `{"encoder": …, "head": …, "predictor": …}` in each collection.
+    """
+    del loss, mesh
+    chain = {name: networks[name] for name in ("encoder", "head", "predictor")}
+
+    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, queue: Any) -> Objective:
+        del key, labels, queue
+        return agree_across_views(embeddings, ids)
+
+    embed = make_embed(chain, teacher="target")
+    return Method(make_init(chain), embed, objective, make_features(chain), teacher_of)

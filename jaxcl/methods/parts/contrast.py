@@ -1,0 +1,87 @@
+"""The views of a batch against each other and a queue: the objective that SimCLR and SupCon share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from jaxcl.config import LossConfig
+from jaxcl.losses import InfoNCEOutput, mean_infonce
+from jaxcl.methods.base import Objective
+
+
+def contrast_views(
+    key: Any, embeddings: Any, groups: Any, queue: Any, *, loss: LossConfig, mesh: Mesh | None
+) -> Objective:
+    """Each view attracts the others of its group, and repels the rest and the queue.
+
+    Args:
+        key: of the sampled tail.
+        embeddings: [B, 2, D].
+        groups: [B] int32, who belongs together.
+        queue: of earlier embeddings, or None.
+        loss: settings.
+        mesh: whose `data` axis shares batch and queue; None: one device.
+
+    Returns:
+        The objective; the queue receives one view of each image: the second would repeat it at the price of another.
+    """
+    views, both = embeddings.reshape(-1, embeddings.shape[-1]), jnp.repeat(groups, embeddings.shape[1])
+    bank = {} if queue is None else dict(queue=queue.values, queue_groups=queue.groups, queue_filled=queue.filled)
+    options = loss_options(loss, key)
+    value, out = mean_infonce(views, views, both, both, mesh=mesh, exclude_diagonal=True, **options, **bank)
+    hardest = out.stats.hardest.reshape(embeddings.shape[:2])
+    return Objective(
+        value, contrast_metrics(embeddings[:, 0], embeddings[:, 1], hardest, out, loss), embeddings[:, 0], groups
+    )
+
+
+def loss_options(loss: LossConfig, key: Any) -> dict[str, Any]:
+    """Arguments of `mean_infonce` that are settings."""
+    tail = {} if loss.tail == "drop" else dict(tail_samples=loss.tail_samples, tail_key=key)
+    return dict(
+        impl=loss.impl,
+        temperature=loss.temperature,
+        top_k=loss.top_k,
+        block_size=loss.block_size,
+        tail=loss.tail,
+        **tail,
+    )
+
+
+def contrast_metrics(
+    anchor: Any, positive: Any, hardest: Float[Array, "b v"], out: InfoNCEOutput, loss: LossConfig
+) -> dict[str, Any]:
+    """What to log: how similar partners are, and what they compete with.
+
+    Args:
+        anchor: [B, D].
+        positive: [B, D].
+        hardest: largest score of a negative, of the anchors of each image.
+        out: of the loss.
+        loss: settings.
+
+    Returns:
+        Scalars without gradient.
+    """
+    together, hardest = cosine(anchor, positive), loss.temperature * hardest
+    used = out.stats.negatives if loss.top_k is None else jnp.minimum(out.stats.negatives, loss.top_k)
+    values = dict(
+        contrastive_accuracy=jnp.mean(together[:, None] > hardest),
+        positive_cosine=jnp.mean(together),
+        hardest_cosine=jnp.mean(hardest),
+        negatives_per_anchor=jnp.mean(used),
+        tail_mass=jnp.mean(out.stats.tail_mass),
+        nonfinite_keys=out.stats.nonfinite,
+    )
+    return jax.tree.map(lambda x: jax.lax.stop_gradient(x).astype(jnp.float32), values)
+
+
+def cosine(a: Float[Array, "*n d"], b: Float[Array, "*n d"]) -> Float[Array, "*n"]:
+    """Cosines along the last axis; finite at 0."""
+    squares = jnp.sum(a * a, axis=-1) * jnp.sum(b * b, axis=-1)
+    return jnp.sum(a * b, axis=-1) * jax.lax.rsqrt(squares + 1e-12)

@@ -1,0 +1,46 @@
+"""SimSiam: a predictor says of one view what the same network says of the other, without gradient to the latter.
+
+  loss = 2 − cos(prediction_1, projection_2) − cos(prediction_2, projection_1), mean over images
+
+The paper's loss is −½ of both cosines: the same up to a factor 2 and a constant. The stopped gradient keeps it from
+collapse; there are neither negatives nor a momentum encoder.
+
+Source: Chen and He, "Exploring Simple Siamese Representation Learning" (2020), equation 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+from jax.sharding import Mesh
+
+from jaxcl.config import LossConfig
+from jaxcl.methods.base import Method, Objective, Traits
+from jaxcl.methods.parts.agreement import agree_across_views
+from jaxcl.methods.parts.networks import make_embed, make_features, make_init
+
+TRAITS = Traits()
+
+
+def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+    """SimSiam over an encoder, a projection head and a predictor.
+
+    Args:
+        networks: encoder, head and predictor by these names.
+        loss: not read.
+        mesh: not needed, each image is a problem of its own.
+
+    Returns:
+        The method; its variables are `{"encoder": …, "head": …, "predictor": …}` in each collection.
+    """
+    del loss, mesh
+    chain = {name: networks[name] for name in ("encoder", "head", "predictor")}
+
+    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, queue: Any) -> Objective:
+        del key, labels, queue
+        return agree_across_views(embeddings, ids)
+
+    embed = make_embed(chain, teacher="self")
+    return Method(make_init(chain), embed, objective, make_features(chain))
