@@ -2,7 +2,8 @@
 
     python -m jaxcl.main --config=configs/moco_v3.py
 
-2 CPU cores, about 6 minutes; not yet measured against the other methods.
+One CPU core, 3 minutes with the probes. 2026-11-30, seed 0, 200 steps: linear probe 87.2 % (raw pixels 84.7, random
+encoder 85.5), kNN 85.5 % (84.6, 83.4), view retrieval 4.9 % (3.7, 2.9). Its settings are first guesses, not tuned.
 """
 
 from jaxcl.config import base_config, with_variant
@@ -12,7 +13,7 @@ def get_config(variant=""):
     """The run, or its short version `smoke`."""
     c = base_config()
     c.method = "moco_v3"
-    c.steps = 760
+    c.steps = 200
     c.data.name = "fashion_mnist"
     c.data.image_size = 28
     c.augment.crop_scale_min = 0.5
@@ -22,5 +23,5 @@ def get_config(variant=""):
     c.target.schedule = "cosine"
     c.model.head_norm_out = True
     c.loss.temperature = 0.2
-    c.optim.base_lr = 1e-2
+    c.optim.base_lr = 4e-3
     return with_variant(c, variant, smoke={"steps": 12, "optim.warmup_steps": 2, "batch.size": 128})

@@ -2,7 +2,8 @@
 
     python -m jaxcl.main --config=configs/supcon.py
 
-2 CPU cores, about 6 minutes; not yet measured against the other methods.
+One CPU core, 3 minutes with the probes. 2026-11-30, seed 0, 200 steps: linear probe 88.2 % (raw pixels 84.7, random
+encoder 85.5), kNN 87.2 % (84.6, 83.4), view retrieval 5.0 % (3.7, 2.9). Its settings are first guesses, not tuned.
 """
 
 from jaxcl.config import base_config, with_variant
@@ -12,7 +13,7 @@ def get_config(variant=""):
     """The run, or its short version `smoke`."""
     c = base_config()
     c.method = "supcon"
-    c.steps = 760
+    c.steps = 200
     c.data.name = "fashion_mnist"
     c.data.image_size = 28
     c.augment.crop_scale_min = 0.5

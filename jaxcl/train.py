@@ -20,7 +20,7 @@ from jaxcl.interrupt import Interrupt, Interrupted
 from jaxcl.optim import group_table
 from jaxcl.report import MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
 from jaxcl.state import TrainState, parameter_count
-from jaxcl.workdir import CHECKPOINTS, CONFIG, check_unchanged, claim, read_json, write_json
+from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, check_unchanged, claim, read_json, write_json
 
 
 def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
@@ -242,6 +242,8 @@ def finish(
     rows = read_metrics(workdir)
     summary = {**scores_of(result), **describe(parts, state, result), **_facts(rows, images_per_second)}
     summary["wall_seconds"] = time.monotonic() - started
+    if images_per_second is None and (workdir / SUMMARY).is_file():  # scored again: the time is still that of the run
+        summary["wall_seconds"] = read_json(workdir / SUMMARY).get("wall_seconds")
     write_summary(workdir, summary)
     write_report(workdir, summary, rows, to_dict(config))
     print(summary_table(summary, workdir), flush=True)

@@ -288,10 +288,11 @@ def test_a_signal_during_the_last_step_ends_the_run_before_the_probes(tmp_path, 
 
 def test_a_run_without_its_log_is_evaluated_all_the_same(tmp_path):
     config = settings(steps=5)
-    training.train(config, tmp_path / "run")
+    wall = training.train(config, tmp_path / "run")["wall_seconds"]
     (tmp_path / "run" / "metrics.jsonl").unlink()
     summary = training.evaluate(tmp_path / "run")
     assert summary["loss_last"] is None
+    assert summary["wall_seconds"] == wall  # of the run, not of scoring it again
     assert summary["linear_top1"] is not None
 
 

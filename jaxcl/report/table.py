@@ -60,7 +60,7 @@ def verdict(summary: Mapping[str, Any]) -> str:
     for name, (encoder, pixels, random, _) in accuracies(summary)[::2]:
         if encoder is None or pixels is None or random is None:
             continue
-        gaps = [f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}" for gap in _points(encoder, pixels, random)]
+        gaps = [_gap(100 * (encoder - floor)) for floor in (pixels, random)]
         images = (summary.get("protocol") or {}).get("test_images")
         error = 100 * math.sqrt(encoder * (1 - encoder) / images) if images else None
         doubt = f"; standard error {error:.1f} points on {images:,} test images" if error else ""
@@ -68,9 +68,10 @@ def verdict(summary: Mapping[str, Any]) -> str:
     return "Nothing was scored beside its floors."
 
 
-def _points(encoder: float, *floors: float) -> list[float]:
-    """Distance from each floor in percentage points."""
-    return [100 * (encoder - floor) for floor in floors]
+def _gap(points: float) -> str:
+    """A distance in percentage points, in words."""
+    shown = f"{abs(points):.1f}"
+    return "level with" if shown == "0.0" else f"{shown} points {'above' if points > 0 else 'below'}"
 
 
 def figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -62,6 +62,11 @@ def test_an_encoder_below_a_floor_is_called_below():
     assert "0.6 points below raw pixels and 1.0 points above a random encoder" in text
 
 
+def test_an_encoder_on_a_floor_is_level_with_it():
+    text = " ".join(summary_table({**SUMMARY, "linear_top1": SUMMARY["floor_pixels_top1"]}).split())
+    assert "linear probe is level with raw pixels" in text
+
+
 def test_no_line_is_wider_than_eighty_columns(tmp_path):
     assert max(map(len, summary_table(SUMMARY).splitlines())) <= 80
 
