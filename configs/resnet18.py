@@ -1,9 +1,8 @@
-"""SimCLR with a ResNet-18 on emoji: a large encoder for two cores, a starting point for a GPU.
+"""SimCLR with a ResNet-18 on Fashion-MNIST: a large encoder for a small machine, a starting point for a GPU.
 
     python -m jaxcl.main --config=configs/resnet18.py
 
-2 CPU cores, about 10 minutes. 2026-11-29, seed 0, 500 steps: linear probe 64.4 %, no better than raw pixels (64.4;
-random encoder 51.2), kNN 61.2 % (56.2, 41.7), view retrieval 22.2 % (12.1, 1.1).
+MEASURED
 """
 
 from jaxcl.config import base_config, with_variant
@@ -12,13 +11,16 @@ from jaxcl.config import base_config, with_variant
 def get_config(variant=""):
     """The run, or its short version `smoke`."""
     c = base_config()
-    c.steps = 500
-    c.data.name = "emoji"
-    c.augment.crop_scale_min = 0.3
+    c.steps = 640
+    c.data.name = "fashion_mnist"
+    c.data.image_size = 28
+    c.augment.crop_scale_min = 0.5  # as in fashion_mnist.py
+    c.augment.brightness = 0.2
+    c.augment.contrast = 0.2
     c.augment.blur_prob = 0.0
     c.model.encoder = "resnet18"
-    c.model.stem = "imagenet"  # at 32 pixels a sixteenth of the small stem's cost
+    c.model.stem = "imagenet"  # at 28 pixels a sixteenth of the small stem's cost
     c.batch.size = 128
-    c.loss.temperature = 0.2  # all negatives
-    c.optim.base_lr = 2e-3
+    c.loss.temperature = 0.1  # all negatives
+    c.optim.base_lr = 4e-3
     return with_variant(c, variant, smoke={"steps": 8, "optim.warmup_steps": 2})

@@ -9,6 +9,7 @@ Where the tail is sampled, w of a selected or drawn column carries the log-weigh
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import NamedTuple
 
 import jax
@@ -23,6 +24,8 @@ from jaxcl.losses.sides import Anchors, Shard, columns_of, negative_mask, runs_o
 
 with contextlib.suppress(ImportError):
     from jaxtyping import Array, Bool, Float, Int
+
+LONG_ROWS = 128  # anchors at once where a product serves long runs of positives alone
 
 
 class Back(NamedTuple):
@@ -194,23 +197,27 @@ def _pull_chosen(plan: Plan, sums: Sums, start: Array, strip: Back, columns: Col
     """The selected columns of one device, gathered for a few anchors at a time."""
     width, dim = strip.chosen.shape[1], strip.anchors.embeddings.shape[1]
     chunk = gather_chunk(plan.strip, width, dim)
+    places = place_of(columns, strip.chosen)
+    target = jnp.where(places < columns.offset, places, sums.keys.shape[0])
+    shift = _boosts(plan, strip) - strip.log_sum[:, None]
+    given = jnp.where(places < columns.size, strip.cotangent[:, None], 0.0)
+    everything = strip.anchors, strip.anchors.scaled, places, target, shift, given
 
     def one(j: Array, sums: Sums) -> Sums:
-        some = slice_rows(strip, j * chunk, chunk)
-        scaled, places = some.anchors.scaled, place_of(columns, some.chosen)
+        anchors, scaled, places, target, shift, given = slice_rows(everything, j * chunk, chunk)
         rows = gather_rows(columns, places)
         scores = jnp.einsum("cd,ckd->ck", scaled, rows, precision=lax.Precision.HIGHEST)
-        weights = some.cotangent[:, None] * jnp.exp(scores + _boosts(plan, some) - some.log_sum[:, None])
-        weights = jnp.where(places < columns.size, weights, 0.0)
+        weights = given * jnp.exp(jnp.where(given == 0, -jnp.inf, scores + shift))
         pull = jnp.einsum("ck,ckd->cd", weights, rows, precision=lax.Precision.HIGHEST)
-        sums = _add(sums, start + j * chunk, some.anchors, pull, scaled)
+        sums = _add(sums, start + j * chunk, anchors, pull, scaled)
         if not plan.use_key_negatives:
             return sums
         updates = (weights[:, :, None] * scaled[:, None, :]).reshape(-1, dim)
-        target = jnp.where(places < columns.offset, places, sums.keys.shape[0]).reshape(-1)
-        return sums._replace(keys=sums.keys.at[target].add(updates, mode="drop"))
+        return sums._replace(keys=sums.keys.at[target.reshape(-1)].add(updates, mode="drop"))
 
-    return lax.fori_loop(0, plan.strip // chunk, one, sums)
+    # two at a time: one's scatter, which XLA's CPU code runs on one thread, beside the other's products
+    turns = plan.strip // chunk
+    return lax.fori_loop(0, turns, one, sums, unroll=min(2, turns))
 
 
 def _pull_pairs(plan: Plan, sums: Sums, back: Back, columns: Columns) -> Sums:
@@ -262,12 +269,16 @@ def _pull_short(sums: Sums, start: Array, strip: Back, shard: Shard, runs: Runs)
 
 def _pull_long(sums: Sums, start: Array, strip: Back, shard: Shard, runs: Runs) -> Sums:
     """Long runs of positives by whole products, where `_pull_whole` did not take them along."""
-    scaled = strip.anchors.scaled
+    some = math.gcd(strip.log_sum.shape[0], LONG_ROWS)
 
-    def update(sums: Sums) -> Sums:
-        mask: Bool[Array, "b m"] = long_mask(runs)
-        weights = jnp.where(mask, _positive_weights(dot(scaled, shard.keys.T), strip), 0.0)
-        sums = _add(sums, start, strip.anchors, dot(weights, shard.keys), scaled)
+    def one(j: Array, sums: Sums) -> Sums:
+        part = slice_rows(strip, j * some, some)
+        group, own, row = slice_rows((runs.group, runs.own, runs.row), j * some, some)
+        mask: Bool[Array, "b m"] = long_mask(runs._replace(group=group, own=own, row=row))
+        scaled = part.anchors.scaled
+        weights = jnp.where(mask, _positive_weights(dot(scaled, shard.keys.T), part), 0.0)
+        sums = _add(sums, start + j * some, part.anchors, dot(weights, shard.keys), scaled)
         return sums._replace(keys=sums.keys + dot(weights.T, scaled))
 
-    return lax.cond(shard.steps == 0, update, lambda sums: sums, sums)
+    turns = jnp.where(shard.steps == 0, strip.log_sum.shape[0] // some, 0)
+    return lax.fori_loop(0, turns, one, sums)

@@ -237,7 +237,7 @@ def _add_positives(sums: Sums, scores: Float[Array, "n b"], block: Block, shard:
     runs = runs._replace(row=runs.row - block.place, key_groups=block.groups)
 
     def long() -> tuple[Array, Array]:
-        total, attraction = long_sums(scores, runs)
+        total, attraction = long_sums(lambda first, some: lax.dynamic_slice_in_dim(scores, first, some), runs)
         return sums.total + total, jnp.logaddexp(sums.attraction, attraction)
 
     total, attraction = lax.cond(shard.steps == 0, long, lambda: (sums.total, sums.attraction))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-STRIP_ELEMENTS = 1 << 20  # scores of one strip: 4 MiB of float32, near the size of a last-level cache
+STRIP_ELEMENTS = 1 << 21  # scores of one strip: 8 MiB of float32, that a last-level cache holds
 GATHER_ELEMENTS = 1 << 18  # gathered floats of one backward chunk: 1 MiB
 GATHER_BYTES = 1 << 26  # anchors of all devices held at once; above it a ring passes one device's share along
 WIDE = 16  # gathering a column costs as much as this many columns of a whole product (measured on a CPU)
@@ -70,14 +70,13 @@ class Plan(NamedTuple):
         return alike and self.use_key_negatives and self.top_k is None and self.axis is None
 
 
-def strip_size(rows: int, columns: int, dimensions: int, top_k: int | None, block_size: int | None) -> int:
-    """Anchors a strip: as asked for, or a power of two that keeps a strip's scores near 4 MiB.
+def strip_size(rows: int, columns: int, block_size: int | None) -> int:
+    """Anchors a strip: as asked for, or a power of two that keeps a strip's scores near 8 MiB.
 
-    Near 8 MiB where the products take longer, with many dimensions or every score in the backward pass: they want
-    longer strips. At least 64, because a product of fewer rows spends its time on reading the columns; at most 256.
+    At least 64, because a product of fewer rows spends its time on reading the columns; at most 256.
     """
     if block_size is None:
-        fitting = max(STRIP_ELEMENTS * (2 if top_k is None or dimensions >= 256 else 1) // columns, 1)
+        fitting = max(STRIP_ELEMENTS // columns, 1)
         block_size = min(max(1 << (fitting.bit_length() - 1), 64), 256)
     return min(block_size, rows)
 

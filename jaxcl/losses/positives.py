@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -108,17 +109,26 @@ def short_sums(
     return lax.fori_loop(0, steps, add, (full_like(anchors, rows, 0.0), full_like(anchors, rows, -jnp.inf)))
 
 
-def long_sums(scores: Float[Array, "b m"], runs: Runs) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """The same from the scores of every key, a few anchors at a time: what is masked is no second strip of scores."""
-    some = math.gcd(scores.shape[0], 16)
+def long_sums(
+    scores: Callable[[Int[Array, ""], int], Float[Array, "s m"]], runs: Runs
+) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
+    """The same from the scores of every key, a few anchors at a time.
+
+    Args:
+        scores: of so many anchors from the first given one on.
+        runs: of all anchors.
+
+    Returns:
+        [B] sum and log-sum.
+    """
+    anchors = runs.group.shape[0]
+    some = math.gcd(anchors, 16)
 
     def one(first: Array) -> tuple[Array, Array]:
-        group, own, row, theirs = (
-            lax.dynamic_slice_in_dim(x, first, some) for x in (runs.group, runs.own, runs.row, scores)
-        )
-        mask = long_mask(runs._replace(group=group, own=own, row=row))
+        group, own, row = (lax.dynamic_slice_in_dim(x, first, some) for x in (runs.group, runs.own, runs.row))
+        mask, theirs = long_mask(runs._replace(group=group, own=own, row=row)), scores(first, some)
         total = jnp.sum(jnp.where(mask, theirs, 0.0), axis=1)
         return total, jax.nn.logsumexp(jnp.where(mask, theirs, -jnp.inf), axis=1)
 
-    total, log_sum = lax.map(one, jnp.arange(0, scores.shape[0], some))
+    total, log_sum = lax.map(one, jnp.arange(0, anchors, some))
     return total.reshape(-1), log_sum.reshape(-1)

@@ -12,7 +12,8 @@ SUBBLOCKS = (4, 8, 16)  # columns of a sub-block
 SORT = 5.0  # times k log₂ 2k: sorting k scores, and as much again for each factor e that rows are longer than k
 PACKING = 1.3  # times as much for a row that is packed
 TESTING = 40.0  # a block, for finding out which rows to pack
-WORTH = 1.4  # times as fast as without, predicted, before pruning is taken to pay
+SPARE = 1.25  # scores let through, for each of k, where sifting still pays
+PAYS = 1.4  # times as fast as without, predicted, before pruning is taken to pay
 
 
 class Blocks(NamedTuple):
@@ -78,13 +79,16 @@ def pruning_for(columns: int, block: int, top_k: int) -> tuple[str | None, int]:
     # k · w scores are copied after each block, and read in the end
     read, sort = top_k * (2 + blocks), SORT * top_k * math.log2(2 * top_k)
     best, sub = min((_cost(columns / w, blocks, top_k) + w * read + sort, w) for w in SUBBLOCKS)
-    if WORTH * min(best, packed) > plain:
+    if PAYS * min(best, packed) > plain:
         return None, 0
     return ("rows", 0) if packed < best else ("blocks", sub)
 
 
 def subblocks_for(columns: int, top_k: int) -> int:
-    """Columns of a sub-block where the strip engine's selection should take less time by way of them, else 0.
+    """Columns of a sub-block where the strip engine should sift, 0 where it should not.
+
+    Of random scores C (1 − (1 − k/J)^{1/w}) reach the k-th largest of the J maxima; wider sub-blocks have fewer maxima
+    to halve among, and let more scores through.
 
     Args:
         columns: of this device.
@@ -93,8 +97,11 @@ def subblocks_for(columns: int, top_k: int) -> int:
     Returns:
         `Plan.sub`.
     """
-    sub = pruning_for(columns, columns, top_k)[1]
-    return sub if sub and columns > sub * top_k else 0
+    for width in reversed(SUBBLOCKS):
+        share = top_k * width / columns
+        if share < 1 and columns * -math.expm1(math.log1p(-share) / width) <= SPARE * top_k:
+            return width
+    return 0
 
 
 def _cost(elements: float, blocks: int, k: int) -> float:

@@ -147,7 +147,7 @@ def _make_plan(
     if problem.bank is not None:
         q, queue_bytes = problem.bank.values.shape[0], problem.bank.values.dtype.itemsize
     columns = devices * (m * use_key_negatives + q)
-    strip = strip_size(rows, m + q, dimensions, top_k, block if impl == "strip" else None)
+    strip = strip_size(rows, m + q, block if impl == "strip" else None)
     blocks: dict[str, Any] = {"strip": strip, "tile": strip}
     if impl == "strip" and top_k is not None:
         blocks["sub"] = subblocks_for(m * use_key_negatives + q, top_k)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxcl.losses.packing import again
 from jaxcl.losses.topk import top_k
 
 with contextlib.suppress(ImportError):
@@ -72,23 +71,3 @@ def largest_of(maxima: Float[Array, "n k1"], scores: Float[Array, "n w k1"]) -> 
     kth = jnp.min(values, axis=1)
     tied = (jnp.sum(candidates >= kth[:, None], axis=1) >= slots) | (jnp.min(maxima, axis=1) == kth)
     return Found(values, subblock, lines, tied & (kth > -jnp.inf))
-
-
-def two_levels(scores: Float[Array, "n c"], k: int, width: int) -> tuple[Array, Array, Bool[Array, " n"]]:
-    """`top_k` by way of sub-blocks.
-
-    Args:
-        scores: [N, C].
-        k: how many.
-        width: scores of a sub-block; more than k of them are needed.
-
-    Returns:
-        Values and places [N, k] as `top_k` finds them, places of equal values in any order; and rows that were tied,
-        and selected again from all scores.
-    """
-    columns = scores.shape[1]
-    subblocks = strided(jnp.pad(scores, ((0, 0), (0, -columns % width)), constant_values=-jnp.inf), width)
-    maxima, which = top_k(jnp.max(subblocks, axis=1), k + 1)
-    found = largest_of(maxima, take(subblocks, which))
-    places = jnp.take_along_axis(which, found.subblock, axis=1) + found.line * subblocks.shape[2]
-    return found.values, again(lambda some: top_k(some, k)[1], found.tied, scores, places), found.tied
