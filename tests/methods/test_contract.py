@@ -1,5 +1,7 @@
 """What every method must do, whatever it is."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -42,6 +44,7 @@ def a_batch(seed=0):
     return {"views": jax.random.normal(key, (BATCH, 2, SIDE, SIDE, 3)), "id": ids, "label": labels}
 
 
+@functools.cache  # tests of one method share its programs
 def a_run(name, devices=1, num_micro=1, **loss):
     mesh = make_mesh(devices, 1)
     method = make(name, mesh, **loss)
@@ -111,7 +114,7 @@ def test_one_and_eight_devices_agree(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_go_where_they_belong(name):
     method, batch = make(name), a_batch()
-    variables = method.init(jax.random.key(0), batch["views"])
+    variables = jax.jit(method.init, compiler_options=FAST_COMPILE)(jax.random.key(0), batch["views"])
     params, stats = variables["params"], variables["batch_stats"]
     target = method.target and method.target(params)
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compile_options import FAST_COMPILE
 
 from jaxcl import methods
 from jaxcl.config import LossConfig, ModelConfig
@@ -20,6 +21,12 @@ def make(name, **loss):
     return methods.find(name)(networks=networks, loss=LossConfig(**{"temperature": 0.4, **loss}))
 
 
+def objective_of(name, embeddings, labels=None, **loss):
+    """The objective of a method, compiled as one program."""
+    compiled = jax.jit(make(name, **loss).objective, compiler_options=FAST_COMPILE)
+    return compiled(jax.random.key(0), embeddings, IDS, labels, None)
+
+
 def a_pair():
     student, teacher = (jax.random.normal(jax.random.key(seed), (IMAGES, 2, 5)) for seed in (1, 2))
     return Pair(student, teacher)
@@ -33,7 +40,7 @@ def unit(x):
 @pytest.mark.parametrize("name", ["byol", "simsiam"])
 def test_agreement_is_the_distance_of_unit_vectors_across_views(name):
     pair = a_pair()
-    out = make(name).objective(jax.random.key(0), pair, IDS, None, None)
+    out = objective_of(name, pair)
     p, z = unit(pair.student), unit(pair.teacher)
     squares = ((p[:, 0] - z[:, 1]) ** 2).sum(1) + ((p[:, 1] - z[:, 0]) ** 2).sum(1)
     np.testing.assert_allclose(out.loss, np.mean(squares) / 2, rtol=1e-5)
@@ -42,14 +49,14 @@ def test_agreement_is_the_distance_of_unit_vectors_across_views(name):
 @pytest.mark.parametrize("name", ["byol", "simsiam"])
 def test_a_collapsed_encoder_has_no_spread(name):
     same = jnp.ones((IMAGES, 2, 5))
-    out = make(name).objective(jax.random.key(0), Pair(same, same), IDS, None, None)
+    out = objective_of(name, Pair(same, same))
     np.testing.assert_allclose(out.loss, 0, atol=1e-6)
     np.testing.assert_allclose(out.metrics["feature_spread"], 0, atol=1e-3)
 
 
 def test_moco_v3_is_both_cross_entropies_times_twice_the_temperature():
     pair = a_pair()
-    out = make("moco_v3").objective(jax.random.key(0), pair, IDS, None, None)
+    out = objective_of("moco_v3", pair)
     q, k, expected = unit(pair.student), unit(pair.teacher), 0.0
     for own in (0, 1):
         scores = q[:, own] @ k[:, 1 - own].T / 0.4
@@ -75,7 +82,7 @@ def supcon_terms(embeddings):
 @pytest.mark.parametrize("impl", ["strip", "dense"])
 def test_supcon_has_the_sum_outside_the_logarithm_and_leaves_unlabelled_images_to_themselves(impl):
     embeddings = jax.random.normal(jax.random.key(3), (IMAGES, 2, 5))
-    out = make("supcon", impl=impl).objective(jax.random.key(0), embeddings, IDS, LABELS, None)
+    out = objective_of("supcon", embeddings, LABELS, impl=impl)
     outside = np.mean([-np.mean(terms) for terms in supcon_terms(embeddings)])
     inside = np.mean([-np.log(np.mean(np.exp(terms))) for terms in supcon_terms(embeddings)])
     np.testing.assert_allclose(out.loss, outside, rtol=1e-5)
@@ -85,7 +92,7 @@ def test_supcon_has_the_sum_outside_the_logarithm_and_leaves_unlabelled_images_t
 def test_without_any_label_supcon_is_simclr():
     embeddings = jax.random.normal(jax.random.key(3), (IMAGES, 2, 5))
     nothing = jnp.full(IMAGES, -1, jnp.int32)
-    values = [make(n).objective(jax.random.key(0), embeddings, IDS, nothing, None).loss for n in ("supcon", "simclr")]
+    values = [objective_of(n, embeddings, nothing).loss for n in ("supcon", "simclr")]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-6)
 
 

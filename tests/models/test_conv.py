@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compile_options import FAST_COMPILE
 from jax import lax
 
 from jaxcl.config import ModelConfig
@@ -24,8 +25,11 @@ def test_it_has_512_features_and_fewer_than_100_thousand_parameters_at_every_siz
 def test_it_equals_convolution_norm_and_relu_written_out(size):
     encoder = make_encoder(ModelConfig())
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, size, size, 1)), jnp.float32)
-    variables = jax.jit(encoder.init)(jax.random.key(1), x)
-    features, _ = encoder.apply(variables, x, train=True, mutable=["batch_stats"])
+    variables = jax.jit(encoder.init, compiler_options=FAST_COMPILE)(jax.random.key(1), x)
+    encode = jax.jit(
+        lambda v, x: encoder.apply(v, x, train=True, mutable=["batch_stats"]), compiler_options=FAST_COMPILE
+    )
+    features, _ = encode(variables, x)
     y = x
     for number, (_, _, stride) in enumerate(LAYERS, 1):
         kernel = variables["params"][f"conv{number}"]["kernel"]
@@ -39,8 +43,9 @@ def test_it_equals_convolution_norm_and_relu_written_out(size):
 def test_features_know_where_in_the_image_something_is():
     encoder = make_encoder(ModelConfig())
     x = jnp.zeros((1, 32, 32, 3)).at[:, 2:14, 2:14].set(1.0)
-    variables = jax.jit(encoder.init)(jax.random.key(1), x)
-    here, there = (encoder.apply(variables, image, train=False) for image in (x, x[:, ::-1, ::-1]))
+    variables = jax.jit(encoder.init, compiler_options=FAST_COMPILE)(jax.random.key(1), x)
+    encode = jax.jit(encoder.apply, static_argnames="train", compiler_options=FAST_COMPILE)
+    here, there = (encode(variables, image, train=False) for image in (x, x[:, ::-1, ::-1]))
     assert float(jnp.max(jnp.abs(here - there))) > 0.01
 
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compile_options import FAST_COMPILE
 from jax import lax
 
 from jaxcl.models.convolve import convolve
@@ -37,7 +38,10 @@ def test_it_equals_the_librarys_convolution(pixels, size, stride, is_product):
         def total(x, kernel):
             return jnp.sum(jnp.sin(function(x, kernel)))
 
-        return function(x, kernel), *jax.grad(total, argnums=(0, 1))(x, kernel)
+        def value_and_gradients(x, kernel):
+            return function(x, kernel), *jax.grad(total, argnums=(0, 1))(x, kernel)
+
+        return jax.jit(value_and_gradients, compiler_options=FAST_COMPILE)(x, kernel)
 
     actual = both(lambda x, k: convolve(x, k, (stride, stride), pad, dimension_numbers=None, feature_group_count=1))
     expected = both(lambda x, k: lax.conv_general_dilated(x, k, (stride, stride), pad, dimension_numbers=LAYOUT))

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compile_options import FAST_COMPILE
 
 from jaxcl.config import ModelConfig
 from jaxcl.models import ConvEncoder, ResNet, ViT, make_encoder, make_head
@@ -46,7 +47,9 @@ def init(encoder, x, seed=1):
 
 
 def encode(encoder, variables, x, train=False):
-    return jax.jit(lambda v, x: encoder.apply(v, x, train=train, mutable=["batch_stats"]))(variables, x)
+    return jax.jit(
+        lambda v, x: encoder.apply(v, x, train=train, mutable=["batch_stats"]), compiler_options=FAST_COMPILE
+    )(variables, x)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,9 @@ def test_every_parameter_has_a_finite_gradient_that_is_not_zero(name, norm):
         features, _ = encoder.apply(variables | {"params": params}, x, train=True, mutable=["batch_stats"])
         return jnp.sum(features * weights)
 
-    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(variables["params"])):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(
+        jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(variables["params"])
+    ):
         assert np.all(np.isfinite(leaf)), path
         assert np.any(leaf != 0), path
 
@@ -149,7 +154,7 @@ def test_batch_statistics_and_gradients_are_global_over_eight_devices(name):
         features, updates = encoder.apply(variables | {"params": params}, x, train=True, mutable=["batch_stats"])
         return jnp.mean(jnp.sin(features)), updates
 
-    step = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=FAST_COMPILE)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     split = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
     assert len(split.sharding.device_set) == 8
@@ -182,7 +187,7 @@ def test_convolutional_encoders_take_every_image_size(encoder, size):
 
 def test_the_same_key_gives_the_same_parameters_and_another_key_others():
     encoder = make_encoder(ModelConfig())
-    make = jax.jit(encoder.init)
+    make = jax.jit(encoder.init, compiler_options=FAST_COMPILE)
     first, second, other = (make(jax.random.key(seed), images(2)) for seed in (4, 4, 5))
     chex.assert_trees_all_equal(first, second)
     kernels = [tree["params"]["conv1"]["kernel"] for tree in (first, other)]

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compile_options import FAST_COMPILE
 
 from jaxcl.config import ModelConfig
 from jaxcl.models import make_encoder
@@ -92,7 +93,8 @@ def test_a_block_equals_numpy_loops(block, channels, stride, strides, train, siz
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, True))
     variables = random_like(shapes, seed=1)
     assert ("shortcut_conv" in variables["params"]) == (stride == 2)
-    out, _ = module.apply(variables, x, train, mutable=["batch_stats"])
+    apply = jax.jit(lambda v, x: module.apply(v, x, train, mutable=["batch_stats"]), compiler_options=FAST_COMPILE)
+    out, _ = apply(variables, x)
     np.testing.assert_allclose(out, np_block(variables, np.asarray(x), strides, train), rtol=1e-4, atol=1e-4)
 
 
@@ -100,13 +102,13 @@ def test_a_block_equals_numpy_loops(block, channels, stride, strides, train, siz
 def test_a_fresh_block_without_a_projection_is_the_identity_of_what_is_positive(block):
     module = block(4, 1, make_norm("batch", momentum=0.9, dtype=jnp.float32), jnp.float32)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 5, 4 * block.expansion)), jnp.float32)
-    variables = jax.jit(lambda: module.init(jax.random.key(1), x, True))()
+    variables = jax.jit(lambda: module.init(jax.random.key(1), x, True), compiler_options=FAST_COMPILE)()
     np.testing.assert_array_equal(module.apply(variables, x, False), np.maximum(x, 0))
 
 
 def test_convolutions_start_with_the_variance_of_he_by_fan_out():
     encoder = ResNet(BasicBlock, (1, 1))
-    params = jax.jit(encoder.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
+    params = jax.jit(encoder.init, compiler_options=FAST_COMPILE)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
     for name, fan_out in (("stage1_block1", 9 * 64), ("stage2_block1", 9 * 128)):
         kernel = params[name]["conv1"]["kernel"]
         np.testing.assert_allclose(jnp.var(kernel) * fan_out / 2, 1.0, rtol=0.05)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compile_options import FAST_COMPILE
 
 from jaxcl.config import ConfigError, ModelConfig
 from jaxcl.models import make_encoder
@@ -59,7 +60,7 @@ def test_a_layer_equals_numpy_loops():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 12)).astype(np.float32))
     block = Block(3, jnp.float32)
     params = random_like(jax.eval_shape(lambda: block.init(jax.random.key(0), x))["params"], seed=1)
-    out, none = block.apply({"params": params}, x)
+    out, none = jax.jit(block.apply, compiler_options=FAST_COMPILE)({"params": params}, x)
     assert none is None
     np.testing.assert_allclose(out, np_block(params, np.asarray(x), heads=3), rtol=1e-4, atol=1e-5)
 
@@ -73,7 +74,8 @@ def test_the_encoder_is_its_layers_one_after_another_and_returns_the_normed_clas
     for layer in range(3):
         tokens = np_block(jax.tree.map(lambda leaf, n=layer: leaf[n], params["layers"]), tokens, heads=3)
     expected = np_layer_norm(tokens[:, 0], params["norm"])
-    np.testing.assert_allclose(encoder.apply({"params": params}, x), expected, rtol=1e-4, atol=1e-5)
+    out = jax.jit(encoder.apply, compiler_options=FAST_COMPILE)({"params": params}, x)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_patches_are_cut_row_by_row_and_each_keeps_its_own_pixels():
@@ -86,7 +88,7 @@ def test_patches_are_cut_row_by_row_and_each_keeps_its_own_pixels():
 
 def test_every_layer_starts_different_and_with_the_published_spread():
     encoder = make_encoder(ModelConfig(encoder="vit_ti", patch=4))
-    params = jax.jit(encoder.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
+    params = jax.jit(encoder.init, compiler_options=FAST_COMPILE)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
     kernels = np.asarray(params["layers"]["qkv"]["kernel"])
     for one in range(12):
         np.testing.assert_allclose(kernels[one].std(), 0.02, rtol=0.03)
@@ -102,7 +104,7 @@ def value_and_grad(remat, params, x):
     def loss(params):
         return jnp.mean(jnp.square(encoder.apply({"params": params}, x, train=True)[:, :7]))
 
-    return jax.jit(jax.value_and_grad(loss)).lower(params).compile()
+    return jax.jit(jax.value_and_grad(loss)).lower(params).compile(FAST_COMPILE)
 
 
 def test_remat_keeps_value_and_gradient_and_lowers_compiled_memory_at_least_threefold():
