@@ -2,7 +2,8 @@
 
     python -m jaxcl.main --config=configs/resnet18.py
 
-MEASURED
+One CPU core, 9 minutes of training and 5 of probes. 2026-11-30, seed 0: linear probe 85.7 % (raw pixels 84.7, random
+encoder 25.3), view retrieval 20.3 % (4.2, 0.3); kNN 81.2 % is still below raw pixels (84.6; random encoder 28.9).
 """
 
 from jaxcl.config import base_config, with_variant
@@ -11,7 +12,7 @@ from jaxcl.config import base_config, with_variant
 def get_config(variant=""):
     """The run, or its short version `smoke`."""
     c = base_config()
-    c.steps = 640
+    c.steps = 500
     c.data.name = "fashion_mnist"
     c.data.image_size = 28
     c.augment.crop_scale_min = 0.5  # as in fashion_mnist.py
