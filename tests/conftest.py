@@ -7,8 +7,9 @@ import tempfile
 
 from compile_options import WITHOUT_EMITTERS
 
-flags = [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *WITHOUT_EMITTERS]
-os.environ["XLA_FLAGS"] = " ".join(flags)
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *WITHOUT_EMITTERS]
+)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "PYTEST_XDIST_WORKER" not in os.environ:
     # Many tests compile the same program: each is compiled once a session, in this process and in those it starts
