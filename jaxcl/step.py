@@ -44,7 +44,12 @@ def make_train_step(
 
     Returns:
         `train_step(state, batch) -> (state, metrics)`; metrics are scalars.
+
+    Raises:
+        ValueError: a method with a momentum encoder, and no `target_decay` to move it by.
     """
+    if method.target and target_decay is None:
+        raise ValueError("target_decay=None, but the method has a momentum encoder, which would never move")
 
     def loss_fn(params: Any, state: Any, batch: Batch, key: Any) -> tuple[jax.Array, Any]:
         embeddings, batch_stats = method.embed(params, state.batch_stats, state.target, prepare(batch), train=True)
@@ -69,7 +74,7 @@ def make_train_step(
         finite = jnp.isfinite(metrics["loss"] + metrics["grad_norm"] + optax.tree.norm(new.params))
         queue = state.queue and queues.push(state.queue, merge(out.push_values), merge(out.push_groups))
         target = state.target
-        if method.target and target_decay:
+        if method.target and target_decay is not None:
             target = ema(target, method.target(new.params), target_decay(state.updates))
         new = new._replace(queue=queue, target=target, updates=state.updates + 1)
         new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, state)

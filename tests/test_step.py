@@ -116,6 +116,11 @@ def test_the_momentum_encoder_moves_once_a_real_update_after_it():
     np.testing.assert_allclose(state.target["kernel"], 0.99 * first + 0.01 * state.params["kernel"], rtol=1e-6)
 
 
+def test_a_momentum_encoder_that_nothing_would_move_is_an_error_when_the_step_is_made():
+    with pytest.raises(ValueError, match="target_decay=None"):
+        make_train_step(toy_method(with_target=True), optax.sgd(0.1), lambda batch: batch, learning_rate=lambda _: 0.1)
+
+
 @pytest.mark.parametrize("num_micro", [1, 4])
 @pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
 def test_a_step_with_one_bad_image_changes_nothing_but_the_count_of_steps(num_micro, name):

@@ -27,12 +27,6 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
         )
-    available = negatives_available(config)
-    if loss.top_k is not None and loss.top_k > available:
-        raise ConfigError(
-            f"loss.top_k = {loss.top_k} is more than the negatives there are: 2 * {micro_size(config)} - 2 in the "
-            f"batch and {config.queue.size} in the queue; the largest valid value is {available}"
-        )
     _check_tail(loss)
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
         check_divides("data.image_size", config.data.image_size, "model.patch", model.patch, vary="data.image_size")
@@ -57,15 +51,6 @@ def micro_size(config: Config) -> int:
     512
     """
     return config.batch.micro or config.batch.size
-
-
-def negatives_available(config: Config) -> int:
-    """Negatives of one anchor once the queue is full: 2·micro − 2 in the batch, and the queue.
-
-    >>> negatives_available(Config())
-    1022
-    """
-    return 2 * micro_size(config) - 2 + config.queue.size
 
 
 def check_divides(whole: str, size: int, part: str, count: int, *, vary: str) -> None:

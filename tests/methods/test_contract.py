@@ -10,7 +10,7 @@ import pytest
 from compile_options import FAST_COMPILE
 
 from jaxcl import methods
-from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig, OptimConfig, QueueConfig
+from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig, OptimConfig, QueueConfig, resolve
 from jaxcl.mesh import make_mesh
 from jaxcl.models import make_head, make_predictor
 from jaxcl.optim import make_learning_rate, make_optimizer
@@ -158,6 +158,23 @@ def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would
     for message, config in cases.items():
         with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
             methods.check(config, has_labels=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "most"),
+    [
+        ("simclr", {}, 1022),
+        ("simclr", {"queue": {"size": 1}}, 1023),
+        ("simclr", {"batch": {"size": 64, "micro": 16}}, 30),  # the whole batch never meets in one loss
+        ("supcon", {"queue": {"size": 7}}, 1029),
+        ("moco_v3", {"batch": {"size": 64, "micro": 16}}, 15),
+    ],
+)
+def test_top_k_is_at_most_the_negatives_that_the_method_has(method, settings, most):
+    methods.check(resolve({"method": method, "loss": {"top_k": most}, **settings}), has_labels=True)
+    message = rf"loss.top_k = {most + 1} is more than .* '{method}' .* largest valid value is {most}$"
+    with pytest.raises(ConfigError, match=message):
+        methods.check(resolve({"method": method, "loss": {"top_k": most + 1}, **settings}), has_labels=True)
 
 
 def test_an_unknown_method_offers_the_nearest():

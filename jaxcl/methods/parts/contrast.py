@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxcl.config import LossConfig
-from jaxcl.losses import InfoNCEOutput, mean_infonce
-from jaxcl.methods.base import Objective
+from jaxcl.losses import InfoNCEOutput, mean_infonce, normalise
+from jaxcl.methods.base import Method, Objective
+from jaxcl.methods.parts.networks import make_embed, make_features, make_init
+
+Groups = Int[Array, " b"]
+
+
+def make_contrast(
+    networks: Mapping[str, nn.Module],
+    *,
+    groups_of: Callable[[Groups, Groups], Groups],
+    loss: LossConfig,
+    mesh: Mesh | None,
+) -> Method:
+    """A method whose views repel those of other groups, over an encoder and a projection head.
+
+    Args:
+        networks: encoder and head by these names.
+        groups_of: `(ids [B], labels [B]) -> [B]`, who belongs together.
+        loss: temperature, number of negatives, engine.
+        mesh: whose `data` axis shares batch and queue; None: one device.
+
+    Returns:
+        The method; its variables are `{"encoder": …, "head": …}` in each collection.
+    """
+    chain = {name: networks[name] for name in ("encoder", "head")}
+
+    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, queue: Any) -> Objective:
+        return contrast_views(key, embeddings, groups_of(ids, labels), queue, loss=loss, mesh=mesh)
+
+    return Method(make_init(chain), make_embed(chain), objective, make_features(chain))
 
 
 def contrast_views(
@@ -83,5 +114,4 @@ def contrast_metrics(
 
 def cosine(a: Float[Array, "*n d"], b: Float[Array, "*n d"]) -> Float[Array, "*n"]:
     """Cosines along the last axis; finite at 0."""
-    squares = jnp.sum(a * a, axis=-1) * jnp.sum(b * b, axis=-1)
-    return jnp.sum(a * b, axis=-1) * jax.lax.rsqrt(squares + 1e-12)
+    return jnp.sum(normalise(a) * normalise(b), axis=-1)
