@@ -22,7 +22,8 @@ from jaxcl.data import EVAL_EPOCH, BadImages, Splits, eval_batches, open_source
 from jaxcl.mesh import along_data, make_mesh, replicated
 from jaxcl.methods.base import Method
 from jaxcl.models import make_encoder, make_head, make_predictor
-from jaxcl.optim import make_decay, make_learning_rate, make_optimizer
+from jaxcl.optim import make_optimizer
+from jaxcl.schedules import make_decay, make_learning_rate, make_queue_length, make_temperature
 from jaxcl.state import TrainState, make_init_state, state_shardings
 from jaxcl.step import make_train_step
 
@@ -112,7 +113,9 @@ def build(config: Config) -> Parts:
         seed=config.seed,
         num_micro=num_micro,
         learning_rate=make_learning_rate(config.optim, batch_size=size, total_steps=steps),
+        temperature=make_temperature(config.loss, total_steps=steps),
         target_decay=make_decay(config.target, total_steps=steps),
+        queue_length=make_queue_length(config.queue, total_steps=steps),
     )
     batch = along_data(mesh)
 

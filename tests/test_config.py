@@ -67,6 +67,16 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ({"augment": {"crop_scale_min": 0.9, "crop_scale_max": 0.3}}, r"crop_scale_min = 0.9 is above"),
         ({"steps": 20}, r"optim.warmup_steps = 20 .* largest valid value is 19"),
         ({"loss": {"impl": "dense", "block_size": 3}}, r"loss.block_size = 3 has no meaning"),
+        ({"loss": {"temperature_schedule": "linear"}}, r"needs loss.temperature_end; .* valid value is 'constant'"),
+        (
+            {"loss": {"temperature_end": 0.3}},
+            r"temperature_end = 0.3 is read only with loss.temperature_schedule = 'li",
+        ),
+        ({"queue": {"size": 8, "schedule": "cosine"}}, r"queue.schedule = 'cosine' needs queue.start"),
+        ({"queue": {"size": 8, "start": 9, "schedule": "linear"}}, r"queue.start = 9 .* largest valid value is 8"),
+        ({"queue": {"size": 8, "start": 2}}, r"queue.start = 2 is read only with queue.schedule = 'linear'"),
+        ({"target": {"decay_end": 0.999}}, r"target.decay_end = 0.999 is read only with target.schedule"),
+        ({"optim": {"schedule": "linaer"}}, r"did you mean 'linear'"),
         ({"model": {"encoder": "vit_ti", "patch": 5}}, r"valid values of data.image_size are 30 and 35"),
     ],
 )

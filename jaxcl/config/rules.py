@@ -28,6 +28,7 @@ def check_together(config: Config) -> None:
             f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
         )
     _check_tail(loss)
+    _check_schedules(config)
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
         check_divides("data.image_size", config.data.image_size, "model.patch", model.patch, vary="data.image_size")
 
@@ -42,6 +43,22 @@ def _check_tail(loss: LossConfig) -> None:
         )
     if loss.tail == "drop" and loss.tail_samples is not None:
         raise ConfigError(f"loss.tail_samples = {loss.tail_samples} is read only with loss.tail = 'sampled'")
+
+
+def _check_schedules(config: Config) -> None:
+    """Each schedule has an end to go to, and no end is set that no schedule reads."""
+    loss, queue, target = config.loss, config.queue, config.target
+    if queue.start is not None and queue.start > queue.size:
+        raise ConfigError(f"queue.start = {queue.start} is above queue.size; the largest valid value is {queue.size}")
+    for shape, schedule, name, value, needed in (
+        ("loss.temperature_schedule", loss.temperature_schedule, "loss.temperature_end", loss.temperature_end, True),
+        ("queue.schedule", queue.schedule, "queue.start", queue.start, True),
+        ("target.schedule", target.schedule, "target.decay_end", target.decay_end, False),
+    ):
+        if schedule == "constant" and value is not None:
+            raise ConfigError(f"{name} = {value} is read only with {shape} = 'linear' or 'cosine', not 'constant'")
+        if schedule != "constant" and value is None and needed:
+            raise ConfigError(f"{shape} = {schedule!r} needs {name}; without it the only valid value is 'constant'")
 
 
 def micro_size(config: Config) -> int:

@@ -81,6 +81,12 @@ def check(config: Config, *, has_labels: bool) -> None:
                 f"loss.top_k = {loss.top_k} is more than the negatives that {method} has with {micro_size(config)} "
                 f"images at once and {config.queue.size} in the queue; the largest valid value is {most}"
             )
+    for name, schedule, reads, what in (
+        ("loss.temperature_schedule", loss.temperature_schedule, own.negatives is not None, "temperature"),
+        ("target.schedule", config.target.schedule, own.target, "momentum encoder"),
+    ):
+        if schedule != "constant" and not reads:
+            raise ConfigError(f"{name} = {schedule!r}, but {method} has no {what}; 'constant' is the only valid value")
     if own.labels and not has_labels:
         raise ConfigError(f"{method} needs labels, and data.name = {config.data.name!r} has none; simclr needs none")
 

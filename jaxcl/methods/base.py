@@ -20,7 +20,7 @@ class Traits(NamedTuple):
         target: a momentum encoder.
         labels: the images' labels.
         negatives: `(images of one loss, queue size)` to the most negatives an anchor can have; None: it has none, and
-            reads of `loss` at most the temperature.
+            reads nothing of `loss`.
     """
 
     queue: bool = False
@@ -45,7 +45,8 @@ class Method(NamedTuple):
         init: `(key, views [B, V, H, W, C]) -> {"params": …, "batch_stats": …}`.
         embed: `(params, batch_stats, target, views, train) -> (embeddings, batch_stats)`; embeddings is any tree of
             [B, …], so that a device that holds an image holds all its views.
-        objective: `(key, embeddings, ids [B], labels [B], queue) -> Objective`; the key is of this problem alone.
+        objective: `(key, embeddings, ids [B], labels [B], *, queue, temperature) -> Objective`; the key is of this
+            problem alone, queue and temperature are those of this step.
         features: `(params, batch_stats, images [B, H, W, C]) -> [B, F]`: the frozen backbone that probes see.
         target: from parameters to those that the momentum encoder follows, `TrainState.target`; None where a method
             has none.

@@ -30,7 +30,7 @@ def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Me
 
     Args:
         networks: encoder and head by these names.
-        loss: temperature, number of negatives, engine.
+        loss: number of negatives, engine.
         mesh: whose `data` axis shares batch and queue; None: one device.
 
     Returns:

@@ -10,10 +10,11 @@ import pytest
 from compile_options import FAST_COMPILE
 
 from jaxcl import methods
-from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig, OptimConfig, QueueConfig, resolve
+from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig, OptimConfig, QueueConfig, TargetConfig, resolve
 from jaxcl.mesh import make_mesh
 from jaxcl.models import make_head, make_predictor
-from jaxcl.optim import make_learning_rate, make_optimizer
+from jaxcl.optim import make_optimizer
+from jaxcl.schedules import make_learning_rate
 from jaxcl.state import make_init_state, state_shardings
 from jaxcl.step import make_train_step
 
@@ -31,10 +32,10 @@ class Encoder(nn.Module):
         return nn.relu(nn.BatchNorm(use_running_average=not train)(x))
 
 
-def make(name, mesh=None, **loss):
+def make(name, mesh=None):
     networks = {"encoder": Encoder(), "head": make_head(MODEL), "predictor": make_predictor(MODEL)}
     # the engines equal the dense loss in tests of their own, and take longer to compile
-    return methods.find(name)(networks=networks, loss=LossConfig(impl="dense", **loss), mesh=mesh)
+    return methods.find(name)(networks=networks, loss=LossConfig(impl="dense"), mesh=mesh)
 
 
 def a_batch(seed=0):
@@ -45,9 +46,9 @@ def a_batch(seed=0):
 
 
 @functools.cache  # tests of one method share its programs
-def a_run(name, devices=1, num_micro=1, **loss):
+def a_run(name, devices=1, num_micro=1, temperature=0.2):
     mesh = make_mesh(devices, 1)
-    method = make(name, mesh, **loss)
+    method = make(name, mesh)
     optim = OptimConfig(name="sgd", base_lr=1.0, warmup_steps=1)
     schedule = dict(batch_size=BATCH, total_steps=10)
     optimizer = make_optimizer(optim, **schedule, num_micro=num_micro)
@@ -65,6 +66,7 @@ def a_run(name, devices=1, num_micro=1, **loss):
         lambda batch: batch["views"],
         num_micro=num_micro,
         learning_rate=make_learning_rate(optim, **schedule),
+        temperature=lambda _: temperature,
         target_decay=lambda _: 0.9,
     )
     shardings = state_shardings(jax.eval_shape(init, jax.random.key(0)), mesh)
@@ -122,7 +124,9 @@ def test_gradients_go_where_they_belong(name):
         embeddings, _ = method.embed(params, stats, target, batch["views"], train=True)
         if half is not None:  # of a pair the teacher alone
             embeddings = embeddings._replace(student=jax.lax.stop_gradient(embeddings.student))
-        return method.objective(jax.random.key(0), embeddings, batch["id"], batch["label"], None).loss
+        return method.objective(
+            jax.random.key(0), embeddings, batch["id"], batch["label"], queue=None, temperature=0.2
+        ).loss
 
     def gradients(half):
         compiled = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2, compiler_options=FAST_COMPILE)
@@ -152,6 +156,12 @@ def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would
             method="byol", queue=QueueConfig(size=64)
         ),
         "loss.top_k = 3, but method = 'simsiam' has no negatives": Config(method="simsiam", loss=LossConfig(top_k=3)),
+        "loss.temperature_schedule = 'cosine', but method = 'byol' has no temperature; 'constant'": Config(
+            method="byol", loss=LossConfig(temperature_schedule="cosine", temperature_end=0.1)
+        ),
+        "target.schedule = 'linear', but method = 'simclr' has no momentum encoder": Config(
+            target=TargetConfig(schedule="linear")
+        ),
         "the largest valid value is 511": Config(method="moco_v3", loss=LossConfig(top_k=512)),
         "method = 'supcon' needs labels, and data.name = 'emoji' has none": Config(method="supcon"),
     }

@@ -13,14 +13,14 @@ SMALL = ModelConfig(head_hidden=24, head_dim=8)
 
 
 def simclr(**loss):
-    settings = LossConfig(**{"temperature": 0.5, **loss})
-    return methods.find("simclr")(networks={"encoder": make_encoder(SMALL), "head": make_head(SMALL)}, loss=settings)
+    networks = {"encoder": make_encoder(SMALL), "head": make_head(SMALL)}
+    return methods.find("simclr")(networks=networks, loss=LossConfig(**loss))
 
 
 def objective_of(method, embeddings, ids, queue=None):
-    """The objective, compiled as one program."""
+    """The objective at temperature 0.5, compiled as one program."""
     compiled = jax.jit(method.objective, compiler_options=FAST_COMPILE)
-    return compiled(jax.random.key(0), embeddings, jnp.asarray(ids, jnp.int32), None, queue)
+    return compiled(jax.random.key(0), embeddings, jnp.asarray(ids, jnp.int32), None, queue=queue, temperature=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,8 @@ def test_no_gradient_reaches_the_queue():
 
     def loss(values):
         ids = jnp.arange(5, dtype=jnp.int32)
-        return simclr().objective(jax.random.key(0), embeddings, ids, None, bank._replace(values=values)).loss
+        queue = bank._replace(values=values)
+        return simclr().objective(jax.random.key(0), embeddings, ids, None, queue=queue, temperature=0.5).loss
 
     assert not jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(bank.values).any()
 

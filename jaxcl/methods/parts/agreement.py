@@ -30,8 +30,8 @@ def make_agreement(
     """
     chain = {name: networks[name] for name in ("encoder", "head", "predictor")}
 
-    def objective(key: Any, embeddings: Pair, ids: Any, labels: Any, queue: Any) -> Objective:
-        del key, labels, queue
+    def objective(key: Any, embeddings: Pair, ids: Any, labels: Any, *, queue: Any, temperature: Any) -> Objective:
+        del key, labels, queue, temperature
         return agree_across_views(embeddings, ids)
 
     return Method(make_init(chain), make_embed(chain, teacher=teacher), objective, make_features(chain), target)

@@ -15,6 +15,7 @@ from jaxcl.config import LossConfig
 from jaxcl.losses import InfoNCEOutput, mean_infonce, normalise
 from jaxcl.methods.base import Method, Objective
 from jaxcl.methods.parts.networks import make_embed, make_features, make_init
+from jaxcl.queue import Queue
 
 Groups = Int[Array, " b"]
 
@@ -31,7 +32,7 @@ def make_contrast(
     Args:
         networks: encoder and head by these names.
         groups_of: `(ids [B], labels [B]) -> [B]`, who belongs together.
-        loss: temperature, number of negatives, engine.
+        loss: number of negatives, engine.
         mesh: whose `data` axis shares batch and queue; None: one device.
 
     Returns:
@@ -39,14 +40,15 @@ def make_contrast(
     """
     chain = {name: networks[name] for name in ("encoder", "head")}
 
-    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, queue: Any) -> Objective:
-        return contrast_views(key, embeddings, groups_of(ids, labels), queue, loss=loss, mesh=mesh)
+    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, *, queue: Any, temperature: Any) -> Objective:
+        groups = groups_of(ids, labels)
+        return contrast_views(key, embeddings, groups, queue=queue, temperature=temperature, loss=loss, mesh=mesh)
 
     return Method(make_init(chain), make_embed(chain), objective, make_features(chain))
 
 
 def contrast_views(
-    key: Any, embeddings: Any, groups: Any, queue: Any, *, loss: LossConfig, mesh: Mesh | None
+    key: Any, embeddings: Any, groups: Any, *, queue: Any, temperature: Any, loss: LossConfig, mesh: Mesh | None
 ) -> Objective:
     """Each view attracts the others of its group, and repels the rest and the queue.
 
@@ -55,6 +57,7 @@ def contrast_views(
         embeddings: [B, 2, D].
         groups: [B] int32, who belongs together.
         queue: of earlier embeddings, or None.
+        temperature: of this step.
         loss: settings.
         mesh: whose `data` axis shares batch and queue; None: one device.
 
@@ -62,21 +65,26 @@ def contrast_views(
         The objective; the queue receives one view of each image: the second would repeat it at the price of another.
     """
     views, both = embeddings.reshape(-1, embeddings.shape[-1]), jnp.repeat(groups, embeddings.shape[1])
-    bank = {} if queue is None else dict(queue=queue.values, queue_groups=queue.groups, queue_filled=queue.filled)
-    options = loss_options(loss, key)
-    value, out = mean_infonce(views, views, both, both, mesh=mesh, exclude_diagonal=True, **options, **bank)
+    options = dict(loss_options(loss, temperature, key), **queue_options(queue))
+    value, out = mean_infonce(views, views, both, both, mesh=mesh, exclude_diagonal=True, **options)
     hardest = out.stats.hardest.reshape(embeddings.shape[:2])
-    return Objective(
-        value, contrast_metrics(embeddings[:, 0], embeddings[:, 1], hardest, out, loss), embeddings[:, 0], groups
+    metrics = contrast_metrics(
+        embeddings[:, 0], embeddings[:, 1], hardest, out, top_k=loss.top_k, temperature=temperature
     )
+    return Objective(value, metrics, embeddings[:, 0], groups)
 
 
-def loss_options(loss: LossConfig, key: Any) -> dict[str, Any]:
-    """Arguments of `mean_infonce` that are settings."""
+def queue_options(queue: Queue | None) -> dict[str, Any]:
+    """Arguments of `mean_infonce` that are a queue."""
+    return {} if queue is None else dict(queue=queue.values, queue_groups=queue.groups, queue_filled=queue.filled)
+
+
+def loss_options(loss: LossConfig, temperature: Any, key: Any) -> dict[str, Any]:
+    """Arguments of `mean_infonce` that are settings, at the temperature of a step."""
     tail = {} if loss.tail == "drop" else dict(tail_samples=loss.tail_samples, tail_key=key)
     return dict(
         impl=loss.impl,
-        temperature=loss.temperature,
+        temperature=temperature,
         top_k=loss.top_k,
         block_size=loss.block_size,
         tail=loss.tail,
@@ -85,7 +93,13 @@ def loss_options(loss: LossConfig, key: Any) -> dict[str, Any]:
 
 
 def contrast_metrics(
-    anchor: Any, positive: Any, hardest: Float[Array, "b v"], out: InfoNCEOutput, loss: LossConfig
+    anchor: Any,
+    positive: Any,
+    hardest: Float[Array, "b v"],
+    out: InfoNCEOutput,
+    *,
+    top_k: int | None,
+    temperature: Any,
 ) -> dict[str, Any]:
     """What to log: how similar partners are, and what they compete with.
 
@@ -94,14 +108,16 @@ def contrast_metrics(
         positive: [B, D].
         hardest: largest score of a negative, of the anchors of each image.
         out: of the loss.
-        loss: settings.
+        top_k: negatives of an anchor that count; None: all.
+        temperature: of this step.
 
     Returns:
         Scalars without gradient.
     """
-    together, hardest = cosine(anchor, positive), loss.temperature * hardest
-    used = out.stats.negatives if loss.top_k is None else jnp.minimum(out.stats.negatives, loss.top_k)
+    together, hardest = cosine(anchor, positive), temperature * hardest
+    used = out.stats.negatives if top_k is None else jnp.minimum(out.stats.negatives, top_k)
     values = dict(
+        temperature=jnp.asarray(temperature),
         contrastive_accuracy=jnp.mean(together[:, None] > hardest),
         positive_cosine=jnp.mean(together),
         hardest_cosine=jnp.mean(hardest),
