@@ -92,7 +92,7 @@ def build(config: Config) -> Parts:
     momentum = NORM_MOMENTUM ** (1 / num_micro)  # so that a real update forgets as much in k micro-batches as in one
     makers = {"encoder": make_encoder, "head": make_head, "predictor": make_predictor}
     networks = {name: make(config.model, norm_momentum=momentum) for name, make in makers.items()}
-    method = methods.find(config.method)(networks=networks, loss=config.loss, mesh=mesh)
+    method = methods.find(config.method)(networks=networks, config=config, mesh=mesh)
     size, steps = config.batch.size, config.steps
     optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=num_micro)
     side = config.data.image_size

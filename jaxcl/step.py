@@ -57,8 +57,9 @@ def make_train_step(
         raise ValueError("target_decay=None, but the method has a momentum encoder, which would never move")
 
     def loss_fn(params: Any, state: Any, against: dict[str, Any], batch: Batch, key: Any) -> tuple[jax.Array, Any]:
-        embeddings, batch_stats = method.embed(params, state.batch_stats, state.target, prepare(batch), train=True)
-        out = method.objective(key, embeddings, batch["id"], batch["label"], **against)
+        keys, stats, target = jax.random.split(key), state.batch_stats, state.target
+        embeddings, batch_stats = method.embed(keys[0], params, stats, target, prepare(batch), train=True)
+        out = method.objective(keys[1], embeddings, batch["id"], batch["label"], **against)
         return out.loss, (batch_stats, out)
 
     def micro_step(against: dict[str, Any], state: Any, given: tuple[Batch, jax.Array]) -> tuple[Any, Any]:

@@ -23,8 +23,8 @@ def toy_method(with_target=False):
         del views
         return {"params": {"kernel": jax.random.normal(key, (DIM, DIM))}, "batch_stats": {"seen": jnp.zeros(())}}
 
-    def embed(params, batch_stats, target, views, *, train):
-        del target, train
+    def embed(key, params, batch_stats, target, views, *, train):
+        del key, target, train
         flat = views.reshape(*views.shape[:2], -1)[..., :DIM]
         return flat @ params["kernel"], {"seen": batch_stats["seen"] + 1}
 

@@ -141,6 +141,12 @@ class TargetConfig:
     decay: float = setting(0.99, "share of its parameters that stays at each real update", low=0.0, high=1.0)
     decay_end: float | None = setting(None, "decay of the last step; empty: 1", low=0.0, high=1.0)
     schedule: str = setting("constant", "from decay to decay_end over the run (BYOL: cosine)", choices=SCHEDULES)
+    key_norm: str = setting(
+        "shuffled",
+        "moco_v2: keys have batch statistics of parts of the batch, of shuffled images or of neighbours; or group norm",
+        choices=("shuffled", "split", "group"),
+    )
+    key_splits: int = setting(8, "moco_v2: parts of the batch; 1: the whole batch, which gives keys away", low=1)
 
 
 @dataclass(frozen=True)

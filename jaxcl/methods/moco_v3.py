@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 from jax.sharding import Mesh
 
-from jaxcl.config import LossConfig
+from jaxcl.config import Config
 from jaxcl.losses import mean_infonce
 from jaxcl.methods.base import Method, Objective, Traits
 from jaxcl.methods.parts.contrast import contrast_metrics, loss_options
@@ -26,18 +26,18 @@ from jaxcl.methods.parts.networks import Pair, make_embed, make_features, make_i
 TRAITS = Traits(target=True, negatives=lambda images, _: images - 1)
 
 
-def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:
     """MoCo v3 over an encoder, a projection head and a predictor.
 
     Args:
         networks: encoder, head and predictor by these names.
-        loss: number of negatives, engine.
+        config: number of negatives and engine in `loss`.
         mesh: whose `data` axis shares the batch; None: one device.
 
     Returns:
         The method; its variables are `{"encoder": …, "head": …, "predictor": …}` in each collection.
     """
-    chain = {name: networks[name] for name in ("encoder", "head", "predictor")}
+    loss, chain = config.loss, {name: networks[name] for name in ("encoder", "head", "predictor")}
 
     def objective(key: Any, embeddings: Pair, ids: Any, labels: Any, *, queue: Any, temperature: Any) -> Objective:
         del labels, queue

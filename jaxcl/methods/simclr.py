@@ -15,22 +15,22 @@ from collections.abc import Mapping
 import flax.linen as nn
 from jax.sharding import Mesh
 
-from jaxcl.config import LossConfig
+from jaxcl.config import Config
 from jaxcl.methods.base import Method, Traits
 from jaxcl.methods.parts.contrast import make_contrast
 
 TRAITS = Traits(queue=True, negatives=lambda images, queue: 2 * images - 2 + queue)
 
 
-def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:
     """SimCLR over an encoder and a projection head.
 
     Args:
         networks: encoder and head by these names.
-        loss: number of negatives, engine.
+        config: number of negatives and engine in `loss`.
         mesh: whose `data` axis shares batch and queue; None: one device.
 
     Returns:
         The method; its variables are `{"encoder": …, "head": …}` in each collection.
     """
-    return make_contrast(networks, groups_of=lambda ids, _: ids, loss=loss, mesh=mesh)
+    return make_contrast(networks, groups_of=lambda ids, _: ids, loss=config.loss, mesh=mesh)

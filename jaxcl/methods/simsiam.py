@@ -15,23 +15,23 @@ from collections.abc import Mapping
 import flax.linen as nn
 from jax.sharding import Mesh
 
-from jaxcl.config import LossConfig
+from jaxcl.config import Config
 from jaxcl.methods.base import Method, Traits
 from jaxcl.methods.parts.agreement import make_agreement
 
 TRAITS = Traits()
 
 
-def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:
     """SimSiam over an encoder, a projection head and a predictor.
 
     Args:
         networks: encoder, head and predictor by these names.
-        loss: not read.
+        config: not read.
         mesh: not needed, each image is a problem of its own.
 
     Returns:
         The method; its variables are `{"encoder": …, "head": …, "predictor": …}` in each collection.
     """
-    del loss, mesh
+    del config, mesh
     return make_agreement(networks, teacher="self")

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
-from jaxcl.config import LossConfig
+from jaxcl.config import Config
 from jaxcl.methods.base import Method, Traits
 from jaxcl.methods.parts.contrast import make_contrast
 
@@ -25,18 +25,18 @@ TRAITS = Traits(queue=True, labels=True, negatives=lambda images, queue: 2 * ima
 UNLABELLED = 1 << 30  # the group of image i without a label is this and i: labels are smaller numbers
 
 
-def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:
     """SupCon over an encoder and a projection head.
 
     Args:
         networks: encoder and head by these names.
-        loss: number of negatives, engine.
+        config: number of negatives and engine in `loss`.
         mesh: whose `data` axis shares batch and queue; None: one device.
 
     Returns:
         The method; its variables are `{"encoder": …, "head": …}` in each collection.
     """
-    return make_contrast(networks, groups_of=groups_of, loss=loss, mesh=mesh)
+    return make_contrast(networks, groups_of=groups_of, loss=config.loss, mesh=mesh)
 
 
 def groups_of(ids: Int[Array, " b"], labels: Int[Array, " b"]) -> Int[Array, " b"]:

@@ -6,7 +6,7 @@ from compile_options import FAST_COMPILE
 
 from jaxcl import methods
 from jaxcl import queue as queues
-from jaxcl.config import ConfigError, LossConfig, ModelConfig
+from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig
 from jaxcl.models import make_encoder, make_head
 
 SMALL = ModelConfig(head_hidden=24, head_dim=8)
@@ -14,7 +14,7 @@ SMALL = ModelConfig(head_hidden=24, head_dim=8)
 
 def simclr(**loss):
     networks = {"encoder": make_encoder(SMALL), "head": make_head(SMALL)}
-    return methods.find("simclr")(networks=networks, loss=LossConfig(**loss))
+    return methods.find("simclr")(networks=networks, config=Config(loss=LossConfig(**loss)))
 
 
 def objective_of(method, embeddings, ids, queue=None):
@@ -99,7 +99,7 @@ def test_training_updates_statistics_of_encoder_and_head_and_evaluation_does_not
     assert set(params) == {"encoder", "head"}
 
     def statistics(views):
-        return [simclr().embed(params, stats, None, views, train=train)[1] for train in (True, False)]
+        return [simclr().embed(None, params, stats, None, views, train=train)[1] for train in (True, False)]
 
     trained, evaluated = jax.jit(statistics, compiler_options=FAST_COMPILE)(views_of())
     jax.tree.map(np.testing.assert_array_equal, evaluated, stats)

@@ -114,7 +114,8 @@ def contrast_metrics(
     Returns:
         Scalars without gradient.
     """
-    together, hardest = cosine(anchor, positive), temperature * hardest
+    together = cosine(anchor, positive)
+    hardest = jnp.maximum(temperature * hardest, -1.0)  # without any negative, as of the least similar there can be
     used = out.stats.negatives if top_k is None else jnp.minimum(out.stats.negatives, top_k)
     values = dict(
         temperature=jnp.asarray(temperature),
