@@ -6,6 +6,7 @@ that step: it is 0 only after it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxcl.config import LossConfig, OptimConfig, QueueConfig, TargetConfig
 
+Temperature = Callable[[Any, Any], Any]  # of real updates so far and the queue
 # of the way that is left: 1 at step 0, 0 from step `steps` on
 SHAPES = {
     "linear": lambda steps: optax.linear_schedule(1.0, 0.0, steps),
@@ -47,26 +49,43 @@ def make_schedule(shape: str, start: float, end: float, *, total_steps: int) -> 
     return lambda updates: left(updates) * start + (1 - left(updates)) * end
 
 
-def make_temperature(config: LossConfig, *, total_steps: int) -> optax.Schedule:
-    """Temperature of the loss, by real update.
+def make_temperature(config: LossConfig, *, total_steps: int) -> Temperature:
+    """Temperature of the loss, by real update; or by the queue's pointer.
+
+      queue_pointer: start + (end − start) · cursor/K
+
+    is the "dynamic temperature" of a report on MoCo, 0.2 + 0.8 · cursor/K, and wrong: the cursor of a ring says nothing
+    of progress. Every K/batch steps the temperature falls back to its start: a saw-tooth whose period is two other
+    settings, and a constant where the batch is a multiple of the queue. It is here to be compared with.
 
     Args:
         config: temperature of the first step, of the last one, and the schedule between.
         total_steps: real updates of the run.
 
     Returns:
-        From the number of real updates so far to a temperature.
+        From the number of real updates so far and the queue, which only queue_pointer reads, to a temperature.
 
     >>> config = LossConfig(temperature=0.5, temperature_end=0.1, temperature_schedule="cosine")
-    >>> round(float(make_temperature(config, total_steps=11)(5)), 6)
+    >>> round(float(make_temperature(config, total_steps=11)(5, None)), 6)
     0.3
     """
-    end = config.temperature if config.temperature_end is None else config.temperature_end
-    return make_schedule(config.temperature_schedule, config.temperature, end, total_steps=total_steps)
+    start = config.temperature
+    end = start if config.temperature_end is None else config.temperature_end
+    if config.temperature_schedule == "queue_pointer":
+        return lambda _, queue: start + (end - start) * queue.cursor / queue.values.shape[0]
+    by_update = make_schedule(config.temperature_schedule, start, end, total_steps=total_steps)
+    return lambda updates, _: by_update(updates)
 
 
 def make_decay(config: TargetConfig, *, total_steps: int) -> optax.Schedule:
     """Decay of a momentum encoder, by real update; cosine towards 1 is that of BYOL (Grill et al. 2020).
+
+      from_zero: decay · (1 − cos(π t/(T−1)))/2
+
+    is the "dynamic momentum" of a report on MoCo, in which it starts at 0, and wrong: early on, when the student
+    changes fastest, the momentum encoder is its copy. A queue then holds keys of encoders that have little in common,
+    which is what the momentum encoder was to prevent, and a method without negatives predicts itself. The report
+    leaves open how the decay rises; here as a cosine. It is here to be compared with.
 
     Args:
         config: decay of the first step, of the last one, and the schedule between.
@@ -78,6 +97,8 @@ def make_decay(config: TargetConfig, *, total_steps: int) -> optax.Schedule:
     >>> round(float(make_decay(TargetConfig(decay=0.9, schedule="cosine"), total_steps=11)(5)), 6)
     0.95
     """
+    if config.schedule == "from_zero":
+        return make_schedule("cosine", 0.0, config.decay, total_steps=total_steps)
     end = 1.0 if config.decay_end is None else config.decay_end
     return make_schedule(config.schedule, config.decay, end, total_steps=total_steps)
 

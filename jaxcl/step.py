@@ -25,7 +25,7 @@ def make_train_step(
     seed: int = 0,
     num_micro: int = 1,
     learning_rate: optax.Schedule,
-    temperature: optax.Schedule,
+    temperature: Callable[[Any, Any], Any],
     target_decay: optax.Schedule | None = None,
     queue_length: optax.Schedule | None = None,
 ) -> Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]:
@@ -43,7 +43,7 @@ def make_train_step(
         seed: of the run; each contrastive problem has a key folded from it and the step.
         num_micro: micro-batches of one real update.
         learning_rate: for the log, by real update.
-        temperature: of the loss, by real update.
+        temperature: of the loss, by real update and queue.
         target_decay: of the momentum encoder, by real update; needed where the method has one.
         queue_length: newest rows of the queue that count, by real update; None: all.
 
@@ -73,7 +73,7 @@ def make_train_step(
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step), num_micro)
         bank = state.queue if queue_length is None else queues.newest(state.queue, queue_length(state.updates))
-        micro = functools.partial(micro_step, dict(queue=bank, temperature=temperature(state.updates)))
+        micro = functools.partial(micro_step, dict(queue=bank, temperature=temperature(state.updates, state.queue)))
         if num_micro == 1:
             new, (metrics, out) = micro(state, (batch, keys[0]))
         else:

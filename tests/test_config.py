@@ -76,6 +76,11 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ({"queue": {"size": 8, "start": 9, "schedule": "linear"}}, r"queue.start = 9 .* largest valid value is 8"),
         ({"queue": {"size": 8, "start": 2}}, r"queue.start = 2 is read only with queue.schedule = 'linear'"),
         ({"target": {"decay_end": 0.999}}, r"target.decay_end = 0.999 is read only with target.schedule"),
+        (
+            {"loss": {"temperature_schedule": "queue_pointer", "temperature_end": 1.0}},
+            r"'queue_pointer' needs queue.size of at least 1, not 0",
+        ),
+        ({"target": {"decay_end": 0.9, "schedule": "from_zero"}}, r"decay_end = 0.9 is read only with .*'from_zero'"),
         ({"optim": {"schedule": "linaer"}}, r"did you mean 'linear'"),
         ({"model": {"encoder": "vit_ti", "patch": 5}}, r"valid values of data.image_size are 30 and 35"),
     ],

@@ -30,14 +30,21 @@ def test_each_schedule_reads_its_own_start_and_end():
     loss = LossConfig(temperature=0.4, temperature_end=0.2, temperature_schedule="linear")
     target = TargetConfig(decay=0.9, decay_end=0.96, schedule="linear")
     queue = QueueConfig(size=64, start=6, schedule="cosine")
-    np.testing.assert_allclose(make_temperature(loss, total_steps=3)(1), 0.3, rtol=1e-6)
+    np.testing.assert_allclose(make_temperature(loss, total_steps=3)(1, None), 0.3, rtol=1e-6)
     np.testing.assert_allclose(make_decay(target, total_steps=3)(1), 0.93, rtol=1e-6)
     assert [int(make_queue_length(queue, total_steps=3)(step)) for step in range(3)] == [6, 35, 64]
 
 
+def test_the_rule_from_zero_begins_with_a_momentum_encoder_that_is_the_student():
+    decay = make_decay(TargetConfig(decay=0.99, schedule="from_zero"), total_steps=STEPS)
+    expected = [0.99 * (1 - np.cos(np.pi * step / (STEPS - 1))) / 2 for step in range(STEPS)]
+    np.testing.assert_allclose([decay(step) for step in range(STEPS)], expected, rtol=1e-5, atol=1e-7)
+    assert float(decay(0)) == 0.0
+
+
 def test_by_default_nothing_changes_and_a_decay_that_does_goes_to_one():
     for step in (0, 5, STEPS):
-        assert make_temperature(LossConfig(temperature=0.4), total_steps=STEPS)(step) == 0.4
+        assert make_temperature(LossConfig(temperature=0.4), total_steps=STEPS)(step, None) == 0.4
         assert make_decay(TargetConfig(decay=0.9), total_steps=STEPS)(step) == 0.9
     assert make_queue_length(QueueConfig(size=8), total_steps=STEPS) is None
     assert float(make_decay(TargetConfig(decay=0.9, schedule="cosine"), total_steps=STEPS)(STEPS - 1)) == 1.0

@@ -65,7 +65,7 @@ def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, temperature=0
         lambda batch: batch["views"],
         num_micro=num_micro,
         learning_rate=rate,
-        temperature=temperature if callable(temperature) else lambda _: temperature,
+        temperature=temperature if callable(temperature) else lambda *_: temperature,
         target_decay=lambda _: target_decay,
         queue_length=queue_length,
     )
@@ -122,7 +122,7 @@ def test_the_momentum_encoder_moves_once_a_real_update_after_it():
 
 
 def test_a_momentum_encoder_that_nothing_would_move_is_an_error_when_the_step_is_made():
-    constant = dict(learning_rate=lambda _: 0.1, temperature=lambda _: 0.5)
+    constant = dict(learning_rate=lambda _: 0.1, temperature=lambda *_: 0.5)
     with pytest.raises(ValueError, match="target_decay=None"):
         make_train_step(toy_method(with_target=True), optax.sgd(0.1), lambda batch: batch, **constant)
 
@@ -186,6 +186,18 @@ def test_schedules_are_at_their_end_in_the_last_step_and_count_real_updates_in_o
     assert seen[2] == again
     # 16 images a step: 4, 9, 14, 19 and 24 rows would count, up to the last image before this step
     assert rows == [(0, -1), (9, 7), (14, 18), (19, 29), (24, 40)]
+    assert step._cache_size() == 1
+
+
+def test_the_rule_of_the_queue_pointer_is_a_saw_tooth_that_knows_no_progress():
+    config = LossConfig(temperature=0.2, temperature_end=1.0, temperature_schedule="queue_pointer")
+    state, step, _ = a_run(temperature=make_temperature(config, total_steps=10))
+    seen = []
+    for number in range(6):
+        state, metrics = step(state, a_batch(seed=number))
+        seen.append(float(metrics["temperature"]))
+    cursors = [0, 16, 8, 0, 16, 8]  # of 24
+    np.testing.assert_allclose(seen, [0.2 + 0.8 * cursor / 24 for cursor in cursors], rtol=1e-6)
     assert step._cache_size() == 1
 
 

@@ -50,13 +50,15 @@ def _check_schedules(config: Config) -> None:
     loss, queue, target = config.loss, config.queue, config.target
     if queue.start is not None and queue.start > queue.size:
         raise ConfigError(f"queue.start = {queue.start} is above queue.size; the largest valid value is {queue.size}")
+    if loss.temperature_schedule == "queue_pointer" and not queue.size:
+        raise ConfigError("loss.temperature_schedule = 'queue_pointer' needs queue.size of at least 1, not 0")
     for shape, schedule, name, value, needed in (
         ("loss.temperature_schedule", loss.temperature_schedule, "loss.temperature_end", loss.temperature_end, True),
         ("queue.schedule", queue.schedule, "queue.start", queue.start, True),
         ("target.schedule", target.schedule, "target.decay_end", target.decay_end, False),
     ):
-        if schedule == "constant" and value is not None:
-            raise ConfigError(f"{name} = {value} is read only with {shape} = 'linear' or 'cosine', not 'constant'")
+        if schedule in ("constant", "from_zero") and value is not None:
+            raise ConfigError(f"{name} = {value} is read only with {shape} = 'linear' or 'cosine', not {schedule!r}")
         if schedule != "constant" and value is None and needed:
             raise ConfigError(f"{shape} = {schedule!r} needs {name}; without it the only valid value is 'constant'")
 

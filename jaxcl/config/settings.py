@@ -108,7 +108,9 @@ class LossConfig:
     temperature: float = setting(0.2, "cosines are divided by it; the first one of a schedule", low=1e-5, high=1e5)
     temperature_end: float | None = setting(None, "temperature of the last step", low=1e-5, high=1e5)
     temperature_schedule: str = setting(
-        "constant", "from temperature to temperature_end over the run", choices=SCHEDULES
+        "constant",
+        "from temperature to temperature_end over the run; queue_pointer: with each turn of the queue, to compare only",
+        choices=(*SCHEDULES, "queue_pointer"),
     )
     top_k: int | None = setting(None, "hardest negatives kept for each anchor; empty: all of them", low=1)
     tail: str = setting(
@@ -140,7 +142,11 @@ class TargetConfig:
 
     decay: float = setting(0.99, "share of its parameters that stays at each real update", low=0.0, high=1.0)
     decay_end: float | None = setting(None, "decay of the last step; empty: 1", low=0.0, high=1.0)
-    schedule: str = setting("constant", "from decay to decay_end over the run (BYOL: cosine)", choices=SCHEDULES)
+    schedule: str = setting(
+        "constant",
+        "from decay to decay_end over the run (BYOL: cosine); from_zero: from 0 to decay, to compare only",
+        choices=(*SCHEDULES, "from_zero"),
+    )
     key_norm: str = setting(
         "shuffled",
         "moco_v2: keys have batch statistics of parts of the batch, of shuffled images or of neighbours; or group norm",

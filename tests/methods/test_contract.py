@@ -74,7 +74,7 @@ def a_run(name, devices=1, num_micro=1, temperature=0.2):
         lambda batch: batch["views"],
         num_micro=num_micro,
         learning_rate=make_learning_rate(optim, **schedule),
-        temperature=lambda _: temperature,
+        temperature=lambda *_: temperature,
         target_decay=lambda _: 0.99,
     )
     shardings = state_shardings(jax.eval_shape(init, jax.random.key(0)), mesh)
