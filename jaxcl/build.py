@@ -22,7 +22,8 @@ from jaxcl.data import EVAL_EPOCH, BadImages, Splits, eval_batches, open_source
 from jaxcl.mesh import along_data, make_mesh, replicated
 from jaxcl.methods.base import Method
 from jaxcl.models import make_encoder, make_head, make_predictor
-from jaxcl.optim import make_decay, make_learning_rate, make_optimizer
+from jaxcl.optim import make_optimizer
+from jaxcl.schedules import make_decay, make_learning_rate, make_queue_length, make_temperature
 from jaxcl.state import TrainState, make_init_state, state_shardings
 from jaxcl.step import make_train_step
 
@@ -91,7 +92,7 @@ def build(config: Config) -> Parts:
     momentum = NORM_MOMENTUM ** (1 / num_micro)  # so that a real update forgets as much in k micro-batches as in one
     makers = {"encoder": make_encoder, "head": make_head, "predictor": make_predictor}
     networks = {name: make(config.model, norm_momentum=momentum) for name, make in makers.items()}
-    method = methods.find(config.method)(networks=networks, loss=config.loss, mesh=mesh)
+    method = methods.find(config.method)(networks=networks, config=config, mesh=mesh)
     size, steps = config.batch.size, config.steps
     optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=num_micro)
     side = config.data.image_size
@@ -112,7 +113,9 @@ def build(config: Config) -> Parts:
         seed=config.seed,
         num_micro=num_micro,
         learning_rate=make_learning_rate(config.optim, batch_size=size, total_steps=steps),
+        temperature=make_temperature(config.loss, total_steps=steps),
         target_decay=make_decay(config.target, total_steps=steps),
+        queue_length=make_queue_length(config.queue, total_steps=steps),
     )
     batch = along_data(mesh)
 

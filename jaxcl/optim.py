@@ -1,4 +1,4 @@
-"""Optimizers with decay and trust ratio where they belong, the schedule in real updates, and the moving average."""
+"""Optimizers with decay and trust ratio where they belong, and the moving average."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from jaxcl.config import OptimConfig, TargetConfig
+from jaxcl.config import OptimConfig
+from jaxcl.schedules import make_learning_rate
 
 DECAYED = ("kernel", "embedding")
 STACKED = "layers"  # the name of an nn.scan: every leaf below has a leading axis of layers
@@ -62,32 +63,6 @@ def make_optimizer(
     return optax.MultiSteps(optimizer, num_micro).gradient_transformation()
 
 
-def make_learning_rate(config: OptimConfig, *, batch_size: int, total_steps: int) -> optax.Schedule:
-    """Linear warm-up from 0 to base_lr * batch / 256, then half a cosine to 0 (Goyal et al. 2017).
-
-    Args:
-        config: base learning rate and warm-up.
-        batch_size: images a real update, over all devices.
-        total_steps: real updates of the run.
-
-    Returns:
-        A function of the number of finished real updates (0 for the first), which may be traced.
-
-    >>> rate = make_learning_rate(OptimConfig(base_lr=0.1, warmup_steps=2), batch_size=512, total_steps=10)
-    >>> [round(float(rate(step)), 6) for step in (0, 1, 2, 6, 10)]
-    [0.0, 0.1, 0.2, 0.1, 0.0]
-    """
-    peak = config.base_lr * batch_size / 256
-    warmup, decay = config.warmup_steps, total_steps - config.warmup_steps
-
-    def learning_rate(step: Any) -> Float[Array, ""]:
-        progress = jnp.clip((step - warmup) / max(decay, 1), 0.0, 1.0)
-        cosine = 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
-        return peak * jnp.where(step < warmup, step / max(warmup, 1), cosine)
-
-    return learning_rate
-
-
 def decay_mask(params: PyTree) -> PyTree[bool]:
     """True where weight decay and trust ratio apply: leaves whose own name is "kernel" or "embedding".
 
@@ -136,27 +111,6 @@ def group_table(params: PyTree, config: OptimConfig) -> str:
         if sizes:
             lines.append(f"{name}: {arrays}, {sum(sizes):,} numbers, {decay}{ratio[decays]}")
     return "\n".join(lines)
-
-
-def make_decay(config: TargetConfig, *, total_steps: int) -> optax.Schedule:
-    """Decay of a momentum encoder, by real update.
-
-      cosine: 1 − (1 − decay) (cos(π t / T) + 1) / 2, from decay to 1 (Grill et al. 2020)
-
-    Args:
-        config: decay and schedule.
-        total_steps: T.
-
-    Returns:
-        From the number of real updates so far to a decay in [0, 1].
-
-    >>> round(float(make_decay(TargetConfig(decay=0.9, schedule="cosine"), total_steps=10)(5)), 6)
-    0.95
-    """
-    if config.schedule == "constant":
-        return optax.constant_schedule(config.decay)
-    rest = optax.cosine_decay_schedule(1 - config.decay, total_steps)
-    return lambda updates: 1 - rest(updates)
 
 
 def ema(target: PyTree, online: PyTree, decay: float | Float[Array, ""]) -> PyTree:

@@ -115,13 +115,29 @@ def resize(q: Queue, new_size: int) -> Queue:
         >>> resize(push(init(4, 2), jnp.ones((6, 2)), jnp.arange(6)), 3).groups.tolist()
         [3, 4, 5]
     """
-    size, new_size = q.values.shape[0], _count("new_size", new_size)
-    filled = jnp.minimum(q.filled, new_size)
-    place = jnp.arange(new_size, dtype=jnp.int32)
-    rows = (q.cursor - filled + place) % size
-    real = place < filled
-    values = jnp.where(real[:, None], q.values[rows], jnp.zeros((), q.values.dtype))
-    return Queue(values, jnp.where(real, q.groups[rows], EMPTY), filled % new_size, filled)
+    new_size = _count("new_size", new_size)
+    return _compact(q, jnp.minimum(q.filled, new_size), new_size)
+
+
+def newest(q: Queue, count: ArrayLike) -> Queue:
+    """The same queue as if only its newest rows had ever been pushed; no shape changes, so `count` may be traced.
+
+    Rows of a ring count as [0, filled), and its newest lie behind the cursor: they are moved to the front, oldest
+    first. Where devices share the rows, this sends them around: the price of a length that changes without a new
+    program.
+
+    Args:
+        q: the queue.
+        count: rows that remain, an integer; at least 0, and more than are filled means all of them.
+
+    Returns:
+        A queue of the same size; what is not among the newest is empty.
+
+    Example:
+        >>> newest(push(init(4, 2), jnp.ones((6, 2)), jnp.arange(6)), 3).groups.tolist()
+        [3, 4, 5, -1]
+    """
+    return _compact(q, jnp.clip(jnp.asarray(count, jnp.int32), 0, q.filled), q.values.shape[0])
 
 
 def sample(q: Queue, key: Array, num_negatives: int) -> tuple[Float[Array, "s d"], Int[Array, " s"]]:
@@ -154,6 +170,15 @@ def sample(q: Queue, key: Array, num_negatives: int) -> tuple[Float[Array, "s d"
     real = jnp.arange(num_negatives) < q.filled
     values = jnp.where(real[:, None], q.values[rows], jnp.zeros((), q.values.dtype))
     return values, jnp.where(real, q.groups[rows], EMPTY)
+
+
+def _compact(q: Queue, filled: Int[Array, ""], new_size: int) -> Queue:
+    """The newest `filled` rows first, in order, in a queue of `new_size` rows."""
+    place = jnp.arange(new_size, dtype=jnp.int32)
+    rows = (q.cursor - filled + place) % q.values.shape[0]
+    real = place < filled
+    values = jnp.where(real[:, None], q.values[rows], jnp.zeros((), q.values.dtype))
+    return Queue(values, jnp.where(real, q.groups[rows], EMPTY), filled % new_size, filled)
 
 
 def _unit(values: Float[Array, "b d"]) -> Float[Array, "b d"]:

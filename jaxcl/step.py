@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,9 @@ def make_train_step(
     seed: int = 0,
     num_micro: int = 1,
     learning_rate: optax.Schedule,
+    temperature: Callable[[Any, Any], Any],
     target_decay: optax.Schedule | None = None,
+    queue_length: optax.Schedule | None = None,
 ) -> Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]:
     """The function that one real update runs; the caller applies jit, shardings and donation.
 
@@ -40,20 +43,28 @@ def make_train_step(
         seed: of the run; each contrastive problem has a key folded from it and the step.
         num_micro: micro-batches of one real update.
         learning_rate: for the log, by real update.
+        temperature: of the loss, by real update and queue.
         target_decay: of the momentum encoder, by real update; needed where the method has one.
+        queue_length: newest rows of the queue that count, by real update; None: all.
 
     Returns:
         `train_step(state, batch) -> (state, metrics)`; metrics are scalars.
-    """
 
-    def loss_fn(params: Any, state: Any, batch: Batch, key: Any) -> tuple[jax.Array, Any]:
-        embeddings, batch_stats = method.embed(params, state.batch_stats, state.target, prepare(batch), train=True)
-        out = method.objective(key, embeddings, batch["id"], batch["label"], state.queue)
+    Raises:
+        ValueError: a method with a momentum encoder, and no `target_decay` to move it by.
+    """
+    if method.target and target_decay is None:
+        raise ValueError("target_decay=None, but the method has a momentum encoder, which would never move")
+
+    def loss_fn(params: Any, state: Any, against: dict[str, Any], batch: Batch, key: Any) -> tuple[jax.Array, Any]:
+        keys, stats, target = jax.random.split(key), state.batch_stats, state.target
+        embeddings, batch_stats = method.embed(keys[0], params, stats, target, prepare(batch), train=True)
+        out = method.objective(keys[1], embeddings, batch["id"], batch["label"], **against)
         return out.loss, (batch_stats, out)
 
-    def micro_step(state: Any, given: tuple[Batch, jax.Array]) -> tuple[Any, Any]:
+    def micro_step(against: dict[str, Any], state: Any, given: tuple[Batch, jax.Array]) -> tuple[Any, Any]:
         gradient = jax.value_and_grad(loss_fn, has_aux=True)
-        (_, (batch_stats, out)), grads = gradient(state.params, state, *given)
+        (_, (batch_stats, out)), grads = gradient(state.params, state, against, *given)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = dict(out.metrics, loss=out.loss, grad_norm=optax.tree.norm(grads))
@@ -61,15 +72,17 @@ def make_train_step(
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step), num_micro)
+        bank = state.queue if queue_length is None else queues.newest(state.queue, queue_length(state.updates))
+        micro = functools.partial(micro_step, dict(queue=bank, temperature=temperature(state.updates, state.queue)))
         if num_micro == 1:
-            new, (metrics, out) = micro_step(state, (batch, keys[0]))
+            new, (metrics, out) = micro(state, (batch, keys[0]))
         else:
-            new, (metrics, out) = jax.lax.scan(micro_step, state, (jax.tree.map(split, batch), keys))
+            new, (metrics, out) = jax.lax.scan(micro, state, (jax.tree.map(split, batch), keys))
             metrics = jax.tree.map(lambda values: jnp.mean(values, axis=0), metrics)
         finite = jnp.isfinite(metrics["loss"] + metrics["grad_norm"] + optax.tree.norm(new.params))
         queue = state.queue and queues.push(state.queue, merge(out.push_values), merge(out.push_groups))
         target = state.target
-        if method.target and target_decay:
+        if method.target and target_decay is not None:
             target = ema(target, method.target(new.params), target_decay(state.updates))
         new = new._replace(queue=queue, target=target, updates=state.updates + 1)
         new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, state)
@@ -77,6 +90,7 @@ def make_train_step(
         metrics["skipped"] = state.step + 1 - new.updates
         if queue is not None:
             metrics["queue_fill"] = new.queue.filled / queue.values.shape[0]
+            metrics["queue_rows"] = bank.filled
         return new._replace(step=state.step + 1), metrics
 
     def split(x: jax.Array) -> jax.Array:

@@ -64,25 +64,30 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ({"model": {"encoder": "resnet50x"}}, r"did you mean 'resnet50'"),
         ({"batch": {"size": 64, "micro": 7}}, r"valid values of batch.micro are 4 and 8"),
         ({"batch": {"size": 64, "micro": 100}}, r"valid values of batch.micro are 64$"),
-        ({"loss": {"top_k": 1023}}, r"loss.top_k = 1023 .* largest valid value is 1022"),
         ({"augment": {"crop_scale_min": 0.9, "crop_scale_max": 0.3}}, r"crop_scale_min = 0.9 is above"),
         ({"steps": 20}, r"optim.warmup_steps = 20 .* largest valid value is 19"),
         ({"loss": {"impl": "dense", "block_size": 3}}, r"loss.block_size = 3 has no meaning"),
+        ({"loss": {"temperature_schedule": "linear"}}, r"needs loss.temperature_end; .* valid value is 'constant'"),
+        (
+            {"loss": {"temperature_end": 0.3}},
+            r"temperature_end = 0.3 is read only with loss.temperature_schedule = 'li",
+        ),
+        ({"queue": {"size": 8, "schedule": "cosine"}}, r"queue.schedule = 'cosine' needs queue.start"),
+        ({"queue": {"size": 8, "start": 9, "schedule": "linear"}}, r"queue.start = 9 .* largest valid value is 8"),
+        ({"queue": {"size": 8, "start": 2}}, r"queue.start = 2 is read only with queue.schedule = 'linear'"),
+        ({"target": {"decay_end": 0.999}}, r"target.decay_end = 0.999 is read only with target.schedule"),
+        (
+            {"loss": {"temperature_schedule": "queue_pointer", "temperature_end": 1.0}},
+            r"'queue_pointer' needs queue.size of at least 1, not 0",
+        ),
+        ({"target": {"decay_end": 0.9, "schedule": "from_zero"}}, r"decay_end = 0.9 is read only with .*'from_zero'"),
+        ({"optim": {"schedule": "linaer"}}, r"did you mean 'linear'"),
         ({"model": {"encoder": "vit_ti", "patch": 5}}, r"valid values of data.image_size are 30 and 35"),
     ],
 )
 def test_bad_settings_are_refused_with_their_value_and_a_valid_one(values, message):
     with pytest.raises(ConfigError, match=message):
         resolve(values)
-
-
-def test_a_queue_adds_to_the_negatives_that_top_k_may_take():
-    assert resolve({"loss": {"top_k": 1023}, "queue": {"size": 1}}).loss.top_k == 1023
-
-
-def test_micro_batches_bound_the_negatives_not_the_whole_batch():
-    config = resolve({"batch": {"size": 64, "micro": 16}})
-    assert settings.negatives_available(config) == 30
 
 
 @pytest.mark.parametrize(

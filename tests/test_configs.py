@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxcl import methods
 from jaxcl.config import Config, ConfigError, load_config, resolve, to_dict
 from jaxcl.config.files import with_variant
 
@@ -66,6 +67,7 @@ def test_every_setting_has_a_reader(section, path):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_resolves_and_survives_json(path, variant):
     config = resolve(load_config(f"{path}{variant}"))
+    methods.check(config, has_labels=True)
     assert resolve(to_dict(config)) == config
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from jaxcl.config import ModelConfig, OptimConfig
 from jaxcl.models import make_encoder, make_head
-from jaxcl.optim import decay_mask, ema, group_table, make_learning_rate, make_optimizer, parameter_groups
+from jaxcl.optim import decay_mask, ema, group_table, make_optimizer, parameter_groups
+from jaxcl.schedules import make_learning_rate
 
 NAMES = ("sgd", "lars", "adamw")
 PLAIN = dict(clip_norm=None, warmup_steps=0)
@@ -176,26 +177,6 @@ def test_gradients_are_clipped_by_their_global_norm_before_anything_else(name):
     np.testing.assert_allclose([after["a"]["bias"][0], after["b"]["bias"][0]], [-0.3, -0.4], rtol=1e-6)
     small = jax.tree.map(lambda g: g / 1000, grad)
     np.testing.assert_allclose(one_update(config, params, small)["a"]["bias"], [-0.03], rtol=1e-6)
-
-
-# The schedule
-
-
-def test_the_learning_rate_warms_up_linearly_from_zero_and_falls_as_a_cosine_to_zero():
-    config = OptimConfig(base_lr=0.3, warmup_steps=7)
-    rate = make_learning_rate(config, batch_size=1024, total_steps=53)
-    peak = 0.3 * 1024 / 256
-    for step in range(54):
-        cosine = 0.5 * (1 + np.cos(np.pi * (step - 7) / 46))
-        expected = peak * step / 7 if step < 7 else peak * cosine
-        np.testing.assert_allclose(rate(step), expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(jax.jit(rate)(step), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_without_warm_up_the_first_update_has_the_full_rate_and_past_the_end_it_is_zero():
-    rate = make_learning_rate(OptimConfig(base_lr=1.0, warmup_steps=0), batch_size=128, total_steps=9)
-    assert float(rate(0)) == 0.5
-    assert float(rate(9)) == float(rate(10)) == 0.0
 
 
 def test_with_micro_batches_the_schedule_counts_real_updates():

@@ -96,6 +96,23 @@ def test_resizing_keeps_the_newest_rows_and_the_order(sizes, new_size):
     assert_holds(queue.push(small, np.array([[2.0, 0, 0]], np.float32), np.array([7000])), kept)
 
 
+@pytest.mark.parametrize("sizes", [[3], [8, 8, 5], [10, 10], [4, 33, 2]])
+def test_the_newest_rows_are_those_that_a_shorter_deque_would_hold_for_any_count_in_one_trace(sizes):
+    q, ring = pushed(10, sizes)
+    newest = jax.jit(queue.newest)
+    for count in (0, 1, 4, 9, 10, 99):
+        view = newest(q, count)
+        kept = list(ring)[-count:] if count else []
+        filled = int(view.filled)
+        assert view.values.shape == q.values.shape
+        assert filled == len(kept)
+        assert view.groups.tolist() == [group for group, _ in kept] + [-1] * (10 - filled)
+        if kept:
+            np.testing.assert_allclose(view.values[:filled], [value for _, value in kept], atol=1e-6)
+        assert not np.any(np.asarray(view.values)[filled:])
+    assert newest._cache_size() == 1
+
+
 def test_a_sample_holds_different_valid_rows():
     q, _ = pushed(40, [25])
     draw = jax.jit(queue.sample, static_argnums=2)

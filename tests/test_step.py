@@ -5,10 +5,11 @@ import optax
 import pytest
 
 from jaxcl import queue as queues
-from jaxcl.config import OptimConfig
+from jaxcl.config import LossConfig, OptimConfig, QueueConfig
 from jaxcl.mesh import make_mesh
 from jaxcl.methods.base import Method, Objective
-from jaxcl.optim import make_learning_rate, make_optimizer
+from jaxcl.optim import make_optimizer
+from jaxcl.schedules import make_learning_rate, make_queue_length, make_temperature
 from jaxcl.state import make_init_state, parameter_count, state_shardings
 from jaxcl.step import make_train_step
 
@@ -22,15 +23,17 @@ def toy_method(with_target=False):
         del views
         return {"params": {"kernel": jax.random.normal(key, (DIM, DIM))}, "batch_stats": {"seen": jnp.zeros(())}}
 
-    def embed(params, batch_stats, target, views, *, train):
-        del target, train
+    def embed(key, params, batch_stats, target, views, *, train):
+        del key, target, train
         flat = views.reshape(*views.shape[:2], -1)[..., :DIM]
         return flat @ params["kernel"], {"seen": batch_stats["seen"] + 1}
 
-    def objective(key, embeddings, ids, labels, queue):
-        del labels, queue
+    def objective(key, embeddings, ids, labels, *, queue, temperature):
+        del labels
         loss = jnp.mean((embeddings[:, 0] - embeddings[:, 1]) ** 2)
-        return Objective(loss, {"size": jnp.mean(embeddings**2)}, embeddings[:, 0], ids)
+        oldest = jnp.zeros(()) if queue is None else queue.groups[0]
+        seen = {"size": jnp.mean(embeddings**2), "temperature": jnp.float32(temperature), "oldest": jnp.float32(oldest)}
+        return Objective(loss, seen, embeddings[:, 0], ids)
 
     return Method(init, embed, objective, lambda *_: None, (lambda params: params) if with_target else None)
 
@@ -45,7 +48,7 @@ def a_batch(images=16, seed=0):
     }
 
 
-def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, **optim):
+def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, temperature=0.5, queue_length=None, **optim):
     method = toy_method(target_decay is not None)
     config = OptimConfig(
         **{"name": "sgd", "momentum": 0.0, "base_lr": 1.0, "warmup_steps": 2, "weight_decay": 0.0, **optim}
@@ -62,7 +65,9 @@ def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, **optim):
         lambda batch: batch["views"],
         num_micro=num_micro,
         learning_rate=rate,
+        temperature=temperature if callable(temperature) else lambda *_: temperature,
         target_decay=lambda _: target_decay,
+        queue_length=queue_length,
     )
     return init(jax.random.key(0)), jax.jit(step), rate
 
@@ -116,6 +121,12 @@ def test_the_momentum_encoder_moves_once_a_real_update_after_it():
     np.testing.assert_allclose(state.target["kernel"], 0.99 * first + 0.01 * state.params["kernel"], rtol=1e-6)
 
 
+def test_a_momentum_encoder_that_nothing_would_move_is_an_error_when_the_step_is_made():
+    constant = dict(learning_rate=lambda _: 0.1, temperature=lambda *_: 0.5)
+    with pytest.raises(ValueError, match="target_decay=None"):
+        make_train_step(toy_method(with_target=True), optax.sgd(0.1), lambda batch: batch, **constant)
+
+
 @pytest.mark.parametrize("num_micro", [1, 4])
 @pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
 def test_a_step_with_one_bad_image_changes_nothing_but_the_count_of_steps(num_micro, name):
@@ -150,6 +161,43 @@ def test_every_step_runs_the_same_program(num_micro):
     state, step, _ = a_run(num_micro)
     for number in range(3):
         state, _ = step(state, a_batch(seed=number))
+    assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("num_micro", [1, 4])
+def test_schedules_are_at_their_end_in_the_last_step_and_count_real_updates_in_one_trace(num_micro):
+    steps = 5
+    temperature = make_temperature(
+        LossConfig(temperature=0.5, temperature_end=0.1, temperature_schedule="cosine"), total_steps=steps
+    )
+    length = make_queue_length(QueueConfig(size=24, start=4, schedule="linear"), total_steps=steps)
+    state, step, _ = a_run(num_micro, steps=steps, temperature=temperature, queue_length=length)
+    seen, rows = [], []
+    for number in range(steps):
+        if number == 2:  # a bad step is not a real update: the next one has its temperature
+            bad = a_batch(seed=9)
+            bad["views"][0] = np.nan
+            state, metrics = step(state, bad)
+            again = float(metrics["temperature"])
+        state, metrics = step(state, a_batch(seed=number))
+        seen.append(float(metrics["temperature"]))
+        rows.append((int(metrics["queue_rows"]), int(metrics["oldest"])))
+    np.testing.assert_allclose(seen, [0.3 + 0.2 * np.cos(np.pi * t / 4) for t in range(5)], rtol=1e-5)
+    assert seen[2] == again
+    # 16 images a step: 4, 9, 14, 19 and 24 rows would count, up to the last image before this step
+    assert rows == [(0, -1), (9, 7), (14, 18), (19, 29), (24, 40)]
+    assert step._cache_size() == 1
+
+
+def test_the_rule_of_the_queue_pointer_is_a_saw_tooth_that_knows_no_progress():
+    config = LossConfig(temperature=0.2, temperature_end=1.0, temperature_schedule="queue_pointer")
+    state, step, _ = a_run(temperature=make_temperature(config, total_steps=10))
+    seen = []
+    for number in range(6):
+        state, metrics = step(state, a_batch(seed=number))
+        seen.append(float(metrics["temperature"]))
+    cursors = [0, 16, 8, 0, 16, 8]  # of 24
+    np.testing.assert_allclose(seen, [0.2 + 0.8 * cursor / 24 for cursor in cursors], rtol=1e-6)
     assert step._cache_size() == 1
 
 

@@ -3,7 +3,7 @@
 from jaxcl.config.errors import ConfigError, suggestion
 from jaxcl.config.files import load_config, with_variant
 from jaxcl.config.resolve import base_config, describe, resolve, to_dict
-from jaxcl.config.rules import check_devices, check_divides, mesh_sizes, micro_size, negatives_available
+from jaxcl.config.rules import check_devices, check_divides, mesh_sizes, micro_size
 from jaxcl.config.settings import (
     AugmentConfig,
     BatchConfig,
@@ -44,7 +44,6 @@ __all__ = [
     "load_config",
     "mesh_sizes",
     "micro_size",
-    "negatives_available",
     "resolve",
     "suggestion",
     "to_dict",

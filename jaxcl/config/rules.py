@@ -27,13 +27,8 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
         )
-    available = negatives_available(config)
-    if loss.top_k is not None and loss.top_k > available:
-        raise ConfigError(
-            f"loss.top_k = {loss.top_k} is more than the negatives there are: 2 * {micro_size(config)} - 2 in the "
-            f"batch and {config.queue.size} in the queue; the largest valid value is {available}"
-        )
     _check_tail(loss)
+    _check_schedules(config)
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
         check_divides("data.image_size", config.data.image_size, "model.patch", model.patch, vary="data.image_size")
 
@@ -50,6 +45,24 @@ def _check_tail(loss: LossConfig) -> None:
         raise ConfigError(f"loss.tail_samples = {loss.tail_samples} is read only with loss.tail = 'sampled'")
 
 
+def _check_schedules(config: Config) -> None:
+    """Each schedule has an end to go to, and no end is set that no schedule reads."""
+    loss, queue, target = config.loss, config.queue, config.target
+    if queue.start is not None and queue.start > queue.size:
+        raise ConfigError(f"queue.start = {queue.start} is above queue.size; the largest valid value is {queue.size}")
+    if loss.temperature_schedule == "queue_pointer" and not queue.size:
+        raise ConfigError("loss.temperature_schedule = 'queue_pointer' needs queue.size of at least 1, not 0")
+    for shape, schedule, name, value, needed in (
+        ("loss.temperature_schedule", loss.temperature_schedule, "loss.temperature_end", loss.temperature_end, True),
+        ("queue.schedule", queue.schedule, "queue.start", queue.start, True),
+        ("target.schedule", target.schedule, "target.decay_end", target.decay_end, False),
+    ):
+        if schedule in ("constant", "from_zero") and value is not None:
+            raise ConfigError(f"{name} = {value} is read only with {shape} = 'linear' or 'cosine', not {schedule!r}")
+        if schedule != "constant" and value is None and needed:
+            raise ConfigError(f"{shape} = {schedule!r} needs {name}; without it the only valid value is 'constant'")
+
+
 def micro_size(config: Config) -> int:
     """Images that meet in one loss: `batch.micro`, or the whole batch.
 
@@ -57,15 +70,6 @@ def micro_size(config: Config) -> int:
     512
     """
     return config.batch.micro or config.batch.size
-
-
-def negatives_available(config: Config) -> int:
-    """Negatives of one anchor once the queue is full: 2·micro − 2 in the batch, and the queue.
-
-    >>> negatives_available(Config())
-    1022
-    """
-    return 2 * micro_size(config) - 2 + config.queue.size
 
 
 def check_divides(whole: str, size: int, part: str, count: int, *, vary: str) -> None:

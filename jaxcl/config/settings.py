@@ -31,6 +31,9 @@ def setting(
     return field(default=default, metadata=dict(help=help, low=low, high=high, above=above, choices=choices))
 
 
+SCHEDULES = ("constant", "linear", "cosine")
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """Which images, and how they are read."""
@@ -102,7 +105,13 @@ class LossConfig:
         "strip: streamed, exact, fast; column: as in the paper; dense: the N x N definition",
         choices=("strip", "column", "dense"),
     )
-    temperature: float = setting(0.2, "cosines are divided by it", low=1e-5, high=1e5)
+    temperature: float = setting(0.2, "cosines are divided by it; the first one of a schedule", low=1e-5, high=1e5)
+    temperature_end: float | None = setting(None, "temperature of the last step", low=1e-5, high=1e5)
+    temperature_schedule: str = setting(
+        "constant",
+        "from temperature to temperature_end over the run; queue_pointer: with each turn of the queue, to compare only",
+        choices=(*SCHEDULES, "queue_pointer"),
+    )
     top_k: int | None = setting(None, "hardest negatives kept for each anchor; empty: all of them", low=1)
     tail: str = setting(
         "drop",
@@ -120,6 +129,10 @@ class QueueConfig:
     """Negatives of earlier steps."""
 
     size: int = setting(0, "embeddings kept; 0: no queue", low=0)
+    start: int | None = setting(None, "newest embeddings that count in the first step; empty: all", low=1)
+    schedule: str = setting(
+        "constant", "of those that count, from start to size over the run; all are kept", choices=SCHEDULES
+    )
     dtype: str = setting("float16", "storage type", choices=("float16", "bfloat16", "float32"))
 
 
@@ -128,9 +141,18 @@ class TargetConfig:
     """The momentum encoder of methods that have one."""
 
     decay: float = setting(0.99, "share of its parameters that stays at each real update", low=0.0, high=1.0)
+    decay_end: float | None = setting(None, "decay of the last step; empty: 1", low=0.0, high=1.0)
     schedule: str = setting(
-        "constant", "of decay over the run; cosine: from decay to 1 (BYOL)", choices=("constant", "cosine")
+        "constant",
+        "from decay to decay_end over the run (BYOL: cosine); from_zero: from 0 to decay, to compare only",
+        choices=(*SCHEDULES, "from_zero"),
     )
+    key_norm: str = setting(
+        "shuffled",
+        "moco_v2: keys have batch statistics of parts of the batch, of shuffled images or of neighbours; or group norm",
+        choices=("shuffled", "split", "group"),
+    )
+    key_splits: int = setting(8, "moco_v2: parts of the batch; 1: the whole batch, which gives keys away", low=1)
 
 
 @dataclass(frozen=True)
@@ -151,10 +173,14 @@ class OptimConfig:
     """Optimizer and schedule; schedules count real updates."""
 
     name: str = setting("adamw", "the optimizer", choices=("sgd", "lars", "adamw"))
-    base_lr: float = setting(
-        1e-3, "learning rate at batch 256; the run uses base_lr * batch.size / 256", above=0.0, high=1e3
+    base_lr: float = setting(1e-3, "learning rate at batch 256; scale_rule makes that of the run", above=0.0, high=1e3)
+    scale_rule: str = setting(
+        "linear",
+        "linear: base_lr * batch.size / 256; sqrt: base_lr * sqrt(batch.size / 256)",
+        choices=("linear", "sqrt"),
     )
     warmup_steps: int = setting(20, "real updates from 0 to the full learning rate", low=0)
+    schedule: str = setting("cosine", "of the learning rate after the warm-up, to 0", choices=("cosine", "linear"))
     weight_decay: float = setting(1e-4, "decay of kernels; norms and biases have none", low=0.0)
     momentum: float = setting(0.9, "sgd, lars: momentum; adamw: first-moment decay", low=0.0, high=0.9999)
     clip_norm: float | None = setting(1.0, "global gradient norm above which gradients are scaled down", above=0.0)

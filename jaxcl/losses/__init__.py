@@ -21,9 +21,18 @@ MoCo, SupCon and each half of CLIP. Needs jax and numpy, nothing else of this pa
 """
 
 from jaxcl.losses.infonce import infonce
+from jaxcl.losses.normalise import normalise
 from jaxcl.losses.outputs import InfoNCEOutput, Stats
 from jaxcl.losses.pruning import expected_skip_rate
 from jaxcl.losses.sharded import mean_infonce
 from jaxcl.losses.streaming import streaming_infonce
 
-__all__ = ["InfoNCEOutput", "Stats", "expected_skip_rate", "infonce", "mean_infonce", "streaming_infonce"]
+__all__ = [
+    "InfoNCEOutput",
+    "Stats",
+    "expected_skip_rate",
+    "infonce",
+    "mean_infonce",
+    "normalise",
+    "streaming_infonce",
+]

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable
 from types import ModuleType
 
-from jaxcl.config import Config, ConfigError, micro_size, suggestion
+from jaxcl.config import Config, ConfigError, TargetConfig, check_divides, micro_size, suggestion
 from jaxcl.methods.base import Method, Traits
 
 
@@ -72,6 +72,8 @@ def check(config: Config, *, has_labels: bool) -> None:
     if config.queue.size and not own.queue:
         others = ", ".join(name for name in available() if traits(name).queue)
         raise ConfigError(f"queue.size = {config.queue.size}, but {method} has no queue: 0, or one of {others}")
+    if own.negatives is not None and not own.negatives(micro_size(config), config.queue.size):
+        raise ConfigError(f"queue.size = {config.queue.size} leaves {method} without negatives; 4096 is a first value")
     if loss.top_k is not None:
         if own.negatives is None:
             raise ConfigError(f"loss.top_k = {loss.top_k}, but {method} has no negatives; leave it empty")
@@ -81,8 +83,45 @@ def check(config: Config, *, has_labels: bool) -> None:
                 f"loss.top_k = {loss.top_k} is more than the negatives that {method} has with {micro_size(config)} "
                 f"images at once and {config.queue.size} in the queue; the largest valid value is {most}"
             )
+    for name, schedule, reads, what in (
+        ("loss.temperature_schedule", loss.temperature_schedule, own.negatives is not None, "temperature"),
+        ("target.schedule", config.target.schedule, own.target, "momentum encoder"),
+    ):
+        if schedule != "constant" and not reads:
+            raise ConfigError(f"{name} = {schedule!r}, but {method} has no {what}; 'constant' is the only valid value")
+    for item in ("key_norm", "key_splits"):
+        value = getattr(config.target, item)
+        if value != getattr(TargetConfig(), item) and not own.key_norm:
+            raise ConfigError(f"target.{item} = {value!r}, but {method} has no keys that it concerns; leave it out")
+    if own.key_norm:
+        _check_keys(config)
     if own.labels and not has_labels:
         raise ConfigError(f"{method} needs labels, and data.name = {config.data.name!r} has none; simclr needs none")
+
+
+def _check_keys(config: Config) -> None:
+    """Keys of group norm meet no batch norm, and those of parts of the batch have parts of 2 images or more."""
+    model, target, images = config.model, config.target, micro_size(config)
+    if target.key_norm == "group":
+        for name, value, valid in (
+            ("model.norm", "group" if model.encoder.startswith("vit") else model.norm, "group"),  # a ViT reads none
+            ("model.head_norm", model.head_norm, False),
+            ("model.head_norm_out", model.head_norm_out, False),
+        ):
+            if value != valid:
+                raise ConfigError(
+                    f"target.key_norm = 'group' needs {name} = {valid!r}, not {value!r}: "
+                    "batch norm of a whole batch gives its keys away"
+                )
+        return
+    whole = "batch.size" if config.batch.micro is None else "batch.micro"
+    check_divides(whole, images, "target.key_splits", target.key_splits, vary="target.key_splits")
+    if images == target.key_splits:
+        largest = max(number for number in range(1, images) if images % number == 0)
+        raise ConfigError(
+            f"target.key_splits = {images} leaves one image a part of {whole} = {images}, which has no batch "
+            f"statistics; the largest valid value is {largest}"
+        )
 
 
 def _module(name: str) -> ModuleType:

@@ -19,13 +19,15 @@ class Traits(NamedTuple):
         queue: negatives of earlier steps.
         target: a momentum encoder.
         labels: the images' labels.
+        key_norm: batch statistics of keys that are not those of the queries, `target.key_norm`.
         negatives: `(images of one loss, queue size)` to the most negatives an anchor can have; None: it has none, and
-            reads of `loss` at most the temperature.
+            reads nothing of `loss`.
     """
 
     queue: bool = False
     target: bool = False
     labels: bool = False
+    key_norm: bool = False
     negatives: Callable[[int, int], int] | None = None
 
 
@@ -43,9 +45,10 @@ class Method(NamedTuple):
 
     Attributes:
         init: `(key, views [B, V, H, W, C]) -> {"params": …, "batch_stats": …}`.
-        embed: `(params, batch_stats, target, views, train) -> (embeddings, batch_stats)`; embeddings is any tree of
-            [B, …], so that a device that holds an image holds all its views.
-        objective: `(key, embeddings, ids [B], labels [B], queue) -> Objective`; the key is of this problem alone.
+        embed: `(key, params, batch_stats, target, views, *, train) -> (embeddings, batch_stats)`; embeddings is any
+            tree of [B, …], so that a device that holds an image holds all its views; the key is not that of objective.
+        objective: `(key, embeddings, ids [B], labels [B], *, queue, temperature) -> Objective`; the key is of this
+            problem alone, queue and temperature are those of this step.
         features: `(params, batch_stats, images [B, H, W, C]) -> [B, F]`: the frozen backbone that probes see.
         target: from parameters to those that the momentum encoder follows, `TrainState.target`; None where a method
             has none.

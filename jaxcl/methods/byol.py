@@ -12,36 +12,28 @@ Source: Grill et al., "Bootstrap Your Own Latent" (2020), equation 2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 from jax.sharding import Mesh
 
-from jaxcl.config import LossConfig
-from jaxcl.methods.base import Method, Objective, Traits
-from jaxcl.methods.parts.agreement import agree_across_views
-from jaxcl.methods.parts.networks import make_embed, make_features, make_init, teacher_of
+from jaxcl.config import Config
+from jaxcl.methods.base import Method, Traits
+from jaxcl.methods.parts.agreement import make_agreement
+from jaxcl.methods.parts.networks import teacher_of
 
 TRAITS = Traits(target=True)
 
 
-def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:
     """BYOL over an encoder, a projection head and a predictor.
 
     Args:
         networks: encoder, head and predictor by these names.
-        loss: not read.
+        config: not read.
         mesh: not needed, each image is a problem of its own.
 
     Returns:
         The method; its variables are `{"encoder": …, "head": …, "predictor": …}` in each collection.
     """
-    del loss, mesh
-    chain = {name: networks[name] for name in ("encoder", "head", "predictor")}
-
-    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, queue: Any) -> Objective:
-        del key, labels, queue
-        return agree_across_views(embeddings, ids)
-
-    embed = make_embed(chain, teacher="target")
-    return Method(make_init(chain), embed, objective, make_features(chain), teacher_of)
+    del config, mesh
+    return make_agreement(networks, teacher="target", target=teacher_of)

@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 from jax.sharding import Mesh
 
-from jaxcl.config import LossConfig
+from jaxcl.config import Config
 from jaxcl.losses import mean_infonce
 from jaxcl.methods.base import Method, Objective, Traits
 from jaxcl.methods.parts.contrast import contrast_metrics, loss_options
@@ -26,30 +26,31 @@ from jaxcl.methods.parts.networks import Pair, make_embed, make_features, make_i
 TRAITS = Traits(target=True, negatives=lambda images, _: images - 1)
 
 
-def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:
     """MoCo v3 over an encoder, a projection head and a predictor.
 
     Args:
         networks: encoder, head and predictor by these names.
-        loss: temperature, number of negatives, engine.
+        config: number of negatives and engine in `loss`.
         mesh: whose `data` axis shares the batch; None: one device.
 
     Returns:
         The method; its variables are `{"encoder": …, "head": …, "predictor": …}` in each collection.
     """
-    chain = {name: networks[name] for name in ("encoder", "head", "predictor")}
+    loss, chain = config.loss, {name: networks[name] for name in ("encoder", "head", "predictor")}
 
-    def objective(key: Any, embeddings: Pair, ids: Any, labels: Any, queue: Any) -> Objective:
+    def objective(key: Any, embeddings: Pair, ids: Any, labels: Any, *, queue: Any, temperature: Any) -> Objective:
         del labels, queue
 
         def direction(own: int, key: Any) -> tuple[Any, dict[str, Any]]:
             queries, keys = embeddings.student[:, own], embeddings.teacher[:, 1 - own]
-            value, out = mean_infonce(queries, keys, ids, ids, mesh=mesh, **loss_options(loss, key))
-            return value, contrast_metrics(queries, keys, out.stats.hardest[:, None], out, loss)
+            value, out = mean_infonce(queries, keys, ids, ids, mesh=mesh, **loss_options(loss, temperature, key))
+            hardest, top_k = out.stats.hardest[:, None], loss.top_k
+            return value, contrast_metrics(queries, keys, hardest, out, top_k=top_k, temperature=temperature)
 
         values, metrics = zip(*(direction(own, key) for own, key in enumerate(jax.random.split(key))), strict=True)
         metrics = jax.tree.map(lambda a, b: (a + b) / 2, *metrics)
-        return Objective(2 * loss.temperature * (values[0] + values[1]), metrics, embeddings.teacher[:, 0], ids)
+        return Objective(2 * temperature * (values[0] + values[1]), metrics, embeddings.teacher[:, 0], ids)
 
     embed = make_embed(chain, teacher="target")
     return Method(make_init(chain), embed, objective, make_features(chain), teacher_of)

@@ -11,34 +11,26 @@ negatives after Xu, "Memory-Efficient Contrastive Learning via Budgeted Hard Neg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 from jax.sharding import Mesh
 
-from jaxcl.config import LossConfig
-from jaxcl.methods.base import Method, Objective, Traits
-from jaxcl.methods.parts.contrast import contrast_views
-from jaxcl.methods.parts.networks import make_embed, make_features, make_init
+from jaxcl.config import Config
+from jaxcl.methods.base import Method, Traits
+from jaxcl.methods.parts.contrast import make_contrast
 
 TRAITS = Traits(queue=True, negatives=lambda images, queue: 2 * images - 2 + queue)
 
 
-def make_method(*, networks: Mapping[str, nn.Module], loss: LossConfig, mesh: Mesh | None = None) -> Method:
+def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:
     """SimCLR over an encoder and a projection head.
 
     Args:
         networks: encoder and head by these names.
-        loss: temperature, number of negatives, engine.
+        config: number of negatives and engine in `loss`.
         mesh: whose `data` axis shares batch and queue; None: one device.
 
     Returns:
         The method; its variables are `{"encoder": …, "head": …}` in each collection.
     """
-    chain = {name: networks[name] for name in ("encoder", "head")}
-
-    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, queue: Any) -> Objective:
-        del labels
-        return contrast_views(key, embeddings, ids, queue, loss=loss, mesh=mesh)
-
-    return Method(make_init(chain), make_embed(chain), objective, make_features(chain))
+    return make_contrast(networks, groups_of=lambda ids, _: ids, loss=config.loss, mesh=mesh)

@@ -10,10 +10,13 @@ import pytest
 from compile_options import FAST_COMPILE
 
 from jaxcl import methods
-from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig, OptimConfig, QueueConfig
+from jaxcl import queue as queues
+from jaxcl.checkpoint import Checkpoints
+from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig, OptimConfig, QueueConfig, TargetConfig, resolve
 from jaxcl.mesh import make_mesh
 from jaxcl.models import make_head, make_predictor
-from jaxcl.optim import make_learning_rate, make_optimizer
+from jaxcl.optim import make_optimizer
+from jaxcl.schedules import make_learning_rate
 from jaxcl.state import make_init_state, state_shardings
 from jaxcl.step import make_train_step
 
@@ -31,10 +34,16 @@ class Encoder(nn.Module):
         return nn.relu(nn.BatchNorm(use_running_average=not train)(x))
 
 
-def make(name, mesh=None, **loss):
+def make(name, mesh=None):
     networks = {"encoder": Encoder(), "head": make_head(MODEL), "predictor": make_predictor(MODEL)}
     # the engines equal the dense loss in tests of their own, and take longer to compile
-    return methods.find(name)(networks=networks, loss=LossConfig(impl="dense", **loss), mesh=mesh)
+    config = Config(loss=LossConfig(impl="dense"), target=TargetConfig(key_splits=2))
+    return methods.find(name)(networks=networks, config=config, mesh=mesh)
+
+
+def a_bank():
+    values = jax.random.normal(jax.random.key(9), (QUEUE, MODEL.head_dim))
+    return queues.push(queues.init(QUEUE, MODEL.head_dim, jnp.float32), values, jnp.arange(500, 500 + QUEUE))
 
 
 def a_batch(seed=0):
@@ -45,9 +54,9 @@ def a_batch(seed=0):
 
 
 @functools.cache  # tests of one method share its programs
-def a_run(name, devices=1, num_micro=1, **loss):
+def a_run(name, devices=1, num_micro=1, temperature=0.2):
     mesh = make_mesh(devices, 1)
-    method = make(name, mesh, **loss)
+    method = make(name, mesh)
     optim = OptimConfig(name="sgd", base_lr=1.0, warmup_steps=1)
     schedule = dict(batch_size=BATCH, total_steps=10)
     optimizer = make_optimizer(optim, **schedule, num_micro=num_micro)
@@ -65,7 +74,8 @@ def a_run(name, devices=1, num_micro=1, **loss):
         lambda batch: batch["views"],
         num_micro=num_micro,
         learning_rate=make_learning_rate(optim, **schedule),
-        target_decay=lambda _: 0.9,
+        temperature=lambda *_: temperature,
+        target_decay=lambda _: 0.99,
     )
     shardings = state_shardings(jax.eval_shape(init, jax.random.key(0)), mesh)
     state = jax.jit(init, out_shardings=shardings, compiler_options=FAST_COMPILE)(jax.random.key(0))
@@ -91,10 +101,11 @@ def test_steps_are_one_trace_and_keep_the_tree_of_the_state(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_loss_and_gradient_are_finite_at_temperature_001(name):
     state, step = a_run(name, temperature=0.01)
-    new, metrics = step(state, a_batch())
-    assert np.isfinite(metrics["loss"])
-    assert np.isfinite(metrics["grad_norm"])
-    assert int(new.updates) == 1
+    for seed in range(2):  # a queue is empty in the first step
+        state, metrics = step(state, a_batch(seed))
+        assert np.isfinite(metrics["loss"])
+        assert np.isfinite(metrics["grad_norm"])
+    assert int(state.updates) == 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +118,7 @@ def test_one_and_eight_devices_agree(name):
             state, metrics = step(state, a_batch(seed))
             losses.append(float(metrics["loss"]))
         results.append((losses, jax.device_get(state.params)))
-    np.testing.assert_allclose(results[1][0], results[0][0], rtol=1e-5)
+    np.testing.assert_allclose(results[1][0], results[0][0], rtol=1e-5, atol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), results[1][1], results[0][1])
 
 
@@ -117,47 +128,95 @@ def test_gradients_go_where_they_belong(name):
     variables = jax.jit(method.init, compiler_options=FAST_COMPILE)(jax.random.key(0), batch["views"])
     params, stats = variables["params"], variables["batch_stats"]
     target = method.target and method.target(params)
+    bank = a_bank() if methods.traits(name).queue else None
 
-    def loss(params, target, half):
-        embeddings, _ = method.embed(params, stats, target, batch["views"], train=True)
+    def loss(params, target, values, half):
+        key, queue = jax.random.key(0), bank and bank._replace(values=values)
+        embeddings, _ = method.embed(key, params, stats, target, batch["views"], train=True)
         if half is not None:  # of a pair the teacher alone
             embeddings = embeddings._replace(student=jax.lax.stop_gradient(embeddings.student))
-        return method.objective(jax.random.key(0), embeddings, batch["id"], batch["label"], None).loss
+        given = dict(queue=queue, temperature=0.2)
+        return method.objective(key, embeddings, batch["id"], batch["label"], **given).loss
 
     def gradients(half):
-        compiled = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2, compiler_options=FAST_COMPILE)
-        return compiled(params, target, half)
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), static_argnums=3, compiler_options=FAST_COMPILE)
+        return compiled(params, target, bank and bank.values, half)
 
-    of_params, of_target = gradients(None)
+    of_params, *of_others = gradients(None)
     assert all(leaf.any() for leaf in jax.tree.leaves(of_params["encoder"]))
-    assert not any(leaf.any() for leaf in jax.tree.leaves(of_target))
+    assert not any(leaf.any() for leaf in jax.tree.leaves(of_others))
     assert "predictor" not in (target or {})
-    if "predictor" in params:
+    if "predictor" in params or target:
         assert not any(leaf.any() for leaf in jax.tree.leaves(gradients("teacher")[0]))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if methods.traits(name).target])
 def test_a_momentum_encoder_moves_once_a_real_update(name):
     state, step = a_run(name, num_micro=4)
+    state, _ = step(state, a_batch(1))  # at learning rate 0: it fills the queue and moves nothing
+    first = jax.device_get({k: state.params[k] for k in state.target})
     new, _ = step(state, a_batch())
-    moved = jax.tree.map(
-        lambda old, online: 0.9 * old + 0.1 * online, state.target, {k: new.params[k] for k in state.target}
-    )
+    online = {k: new.params[k] for k in first}
+    assert any(not np.allclose(*pair) for pair in zip(*map(jax.tree.leaves, (online, first)), strict=True))
+    moved = jax.tree.map(lambda old, online: 0.99 * old + 0.01 * online, first, online)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), new.target, moved)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_restored_state_goes_on_bit_for_bit(name, tmp_path):
+    state, step = a_run(name)
+    for seed in range(2):
+        state, _ = step(state, a_batch(seed))
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+    store = Checkpoints(tmp_path)
+    store.save(2, state, position={}, config={}, score=None)
+    store.wait()
+    restored, _ = store.restore(2, like)
+    store.close()
+    straight, resumed = (step(given, a_batch(2)) for given in (state, restored))
+    jax.tree.map(np.testing.assert_array_equal, resumed, straight)
 
 
 def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would_do():
     cases = {
-        "queue.size = 64, but method = 'byol' has no queue: 0, or one of simclr": Config(
+        "queue.size = 64, but method = 'byol' has no queue: 0, or one of moco_v2, simclr, supcon": Config(
             method="byol", queue=QueueConfig(size=64)
         ),
         "loss.top_k = 3, but method = 'simsiam' has no negatives": Config(method="simsiam", loss=LossConfig(top_k=3)),
+        "loss.temperature_schedule = 'cosine', but method = 'byol' has no temperature; 'constant'": Config(
+            method="byol", loss=LossConfig(temperature_schedule="cosine", temperature_end=0.1)
+        ),
+        "target.schedule = 'linear', but method = 'simclr' has no momentum encoder": Config(
+            target=TargetConfig(schedule="linear")
+        ),
+        "queue.size = 0 leaves method = 'moco_v2' without negatives": Config(method="moco_v2"),
+        "target.key_norm = 'split', but method = 'moco_v3' has no keys": Config(
+            method="moco_v3", target=TargetConfig(key_norm="split")
+        ),
         "the largest valid value is 511": Config(method="moco_v3", loss=LossConfig(top_k=512)),
         "method = 'supcon' needs labels, and data.name = 'emoji' has none": Config(method="supcon"),
     }
     for message, config in cases.items():
         with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
             methods.check(config, has_labels=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "most"),
+    [
+        ("simclr", {}, 1022),
+        ("simclr", {"queue": {"size": 1}}, 1023),
+        ("simclr", {"batch": {"size": 64, "micro": 16}}, 30),  # the whole batch never meets in one loss
+        ("supcon", {"queue": {"size": 7}}, 1029),
+        ("moco_v2", {"queue": {"size": 64}}, 64),
+        ("moco_v3", {"batch": {"size": 64, "micro": 16}}, 15),
+    ],
+)
+def test_top_k_is_at_most_the_negatives_that_the_method_has(method, settings, most):
+    methods.check(resolve({"method": method, "loss": {"top_k": most}, **settings}), has_labels=True)
+    message = rf"loss.top_k = {most + 1} is more than .* '{method}' .* largest valid value is {most}$"
+    with pytest.raises(ConfigError, match=message):
+        methods.check(resolve({"method": method, "loss": {"top_k": most + 1}, **settings}), has_labels=True)
 
 
 def test_an_unknown_method_offers_the_nearest():

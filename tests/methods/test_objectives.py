@@ -7,7 +7,7 @@ import pytest
 from compile_options import FAST_COMPILE
 
 from jaxcl import methods
-from jaxcl.config import LossConfig, ModelConfig
+from jaxcl.config import Config, LossConfig, ModelConfig
 from jaxcl.methods.parts.networks import Pair
 from jaxcl.methods.supcon import UNLABELLED, groups_of
 from jaxcl.models import make_encoder, make_head, make_predictor
@@ -18,13 +18,13 @@ IMAGES, IDS = 7, jnp.arange(7, dtype=jnp.int32)
 
 def make(name, **loss):
     networks = {"encoder": make_encoder(SMALL), "head": make_head(SMALL), "predictor": make_predictor(SMALL)}
-    return methods.find(name)(networks=networks, loss=LossConfig(**{"temperature": 0.4, **loss}))
+    return methods.find(name)(networks=networks, config=Config(loss=LossConfig(**loss)))
 
 
-def objective_of(name, embeddings, labels=None, **loss):
+def objective_of(name, embeddings, labels=None, queue=None, temperature=0.4, **loss):
     """The objective of a method, compiled as one program."""
     compiled = jax.jit(make(name, **loss).objective, compiler_options=FAST_COMPILE)
-    return compiled(jax.random.key(0), embeddings, IDS, labels, None)
+    return compiled(jax.random.key(0), embeddings, IDS, labels, queue=queue, temperature=temperature)
 
 
 def a_pair():

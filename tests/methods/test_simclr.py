@@ -6,21 +6,21 @@ from compile_options import FAST_COMPILE
 
 from jaxcl import methods
 from jaxcl import queue as queues
-from jaxcl.config import ConfigError, LossConfig, ModelConfig
+from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig
 from jaxcl.models import make_encoder, make_head
 
 SMALL = ModelConfig(head_hidden=24, head_dim=8)
 
 
 def simclr(**loss):
-    settings = LossConfig(**{"temperature": 0.5, **loss})
-    return methods.find("simclr")(networks={"encoder": make_encoder(SMALL), "head": make_head(SMALL)}, loss=settings)
+    networks = {"encoder": make_encoder(SMALL), "head": make_head(SMALL)}
+    return methods.find("simclr")(networks=networks, config=Config(loss=LossConfig(**loss)))
 
 
 def objective_of(method, embeddings, ids, queue=None):
-    """The objective, compiled as one program."""
+    """The objective at temperature 0.5, compiled as one program."""
     compiled = jax.jit(method.objective, compiler_options=FAST_COMPILE)
-    return compiled(jax.random.key(0), embeddings, jnp.asarray(ids, jnp.int32), None, queue)
+    return compiled(jax.random.key(0), embeddings, jnp.asarray(ids, jnp.int32), None, queue=queue, temperature=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,8 @@ def test_no_gradient_reaches_the_queue():
 
     def loss(values):
         ids = jnp.arange(5, dtype=jnp.int32)
-        return simclr().objective(jax.random.key(0), embeddings, ids, None, bank._replace(values=values)).loss
+        queue = bank._replace(values=values)
+        return simclr().objective(jax.random.key(0), embeddings, ids, None, queue=queue, temperature=0.5).loss
 
     assert not jax.jit(jax.grad(loss), compiler_options=FAST_COMPILE)(bank.values).any()
 
@@ -98,7 +99,7 @@ def test_training_updates_statistics_of_encoder_and_head_and_evaluation_does_not
     assert set(params) == {"encoder", "head"}
 
     def statistics(views):
-        return [simclr().embed(params, stats, None, views, train=train)[1] for train in (True, False)]
+        return [simclr().embed(None, params, stats, None, views, train=train)[1] for train in (True, False)]
 
     trained, evaluated = jax.jit(statistics, compiler_options=FAST_COMPILE)(views_of())
     jax.tree.map(np.testing.assert_array_equal, evaluated, stats)

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxcl.methods.base import Objective
+from jaxcl.losses import normalise
+from jaxcl.methods.base import Method, Objective
 from jaxcl.methods.parts.contrast import cosine
-from jaxcl.methods.parts.networks import Pair
+from jaxcl.methods.parts.networks import Pair, make_embed, make_features, make_init
+
+
+def make_agreement(
+    networks: Mapping[str, nn.Module], *, teacher: str, target: Callable[[Any], Any] | None = None
+) -> Method:
+    """A method whose student predicts a teacher, over an encoder, a projection head and a predictor.
+
+    Args:
+        networks: encoder, head and predictor by these names.
+        teacher: "self" or "target", as in `make_embed`.
+        target: `Method.target`, with "target".
+
+    Returns:
+        The method; its variables are `{"encoder": …, "head": …, "predictor": …}` in each collection.
+    """
+    chain = {name: networks[name] for name in ("encoder", "head", "predictor")}
+
+    def objective(key: Any, embeddings: Pair, ids: Any, labels: Any, *, queue: Any, temperature: Any) -> Objective:
+        del key, labels, queue, temperature
+        return agree_across_views(embeddings, ids)
+
+    return Method(make_init(chain), make_embed(chain, teacher=teacher), objective, make_features(chain), target)
 
 
 def agree_across_views(pair: Pair, ids: Any) -> Objective:
@@ -25,11 +50,11 @@ def agree_across_views(pair: Pair, ids: Any) -> Objective:
         The objective; there is nothing that a queue could receive.
     """
     across = cosine(pair.student, jnp.flip(pair.teacher, axis=1))
-    unit = pair.teacher * jax.lax.rsqrt(jnp.sum(pair.teacher**2, axis=-1, keepdims=True) + 1e-12)
+    spread = jnp.mean(jnp.std(normalise(pair.teacher), axis=(0, 1)))
     metrics = dict(
         positive_cosine=jnp.mean(across),
         # 1 where directions are spread evenly, 0 where all embeddings are one
-        feature_spread=jnp.mean(jnp.std(unit, axis=(0, 1))) * unit.shape[-1] ** 0.5,
+        feature_spread=spread * pair.teacher.shape[-1] ** 0.5,
         negatives_per_anchor=jnp.zeros(()),
     )
     metrics = jax.tree.map(jax.lax.stop_gradient, metrics)

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxcl.config import LossConfig
-from jaxcl.losses import InfoNCEOutput, mean_infonce
-from jaxcl.methods.base import Objective
+from jaxcl.losses import InfoNCEOutput, mean_infonce, normalise
+from jaxcl.methods.base import Method, Objective
+from jaxcl.methods.parts.networks import make_embed, make_features, make_init
+from jaxcl.queue import Queue
+
+Groups = Int[Array, " b"]
+
+
+def make_contrast(
+    networks: Mapping[str, nn.Module],
+    *,
+    groups_of: Callable[[Groups, Groups], Groups],
+    loss: LossConfig,
+    mesh: Mesh | None,
+) -> Method:
+    """A method whose views repel those of other groups, over an encoder and a projection head.
+
+    Args:
+        networks: encoder and head by these names.
+        groups_of: `(ids [B], labels [B]) -> [B]`, who belongs together.
+        loss: number of negatives, engine.
+        mesh: whose `data` axis shares batch and queue; None: one device.
+
+    Returns:
+        The method; its variables are `{"encoder": …, "head": …}` in each collection.
+    """
+    chain = {name: networks[name] for name in ("encoder", "head")}
+
+    def objective(key: Any, embeddings: Any, ids: Any, labels: Any, *, queue: Any, temperature: Any) -> Objective:
+        groups = groups_of(ids, labels)
+        return contrast_views(key, embeddings, groups, queue=queue, temperature=temperature, loss=loss, mesh=mesh)
+
+    return Method(make_init(chain), make_embed(chain), objective, make_features(chain))
 
 
 def contrast_views(
-    key: Any, embeddings: Any, groups: Any, queue: Any, *, loss: LossConfig, mesh: Mesh | None
+    key: Any, embeddings: Any, groups: Any, *, queue: Any, temperature: Any, loss: LossConfig, mesh: Mesh | None
 ) -> Objective:
     """Each view attracts the others of its group, and repels the rest and the queue.
 
@@ -24,6 +57,7 @@ def contrast_views(
         embeddings: [B, 2, D].
         groups: [B] int32, who belongs together.
         queue: of earlier embeddings, or None.
+        temperature: of this step.
         loss: settings.
         mesh: whose `data` axis shares batch and queue; None: one device.
 
@@ -31,21 +65,26 @@ def contrast_views(
         The objective; the queue receives one view of each image: the second would repeat it at the price of another.
     """
     views, both = embeddings.reshape(-1, embeddings.shape[-1]), jnp.repeat(groups, embeddings.shape[1])
-    bank = {} if queue is None else dict(queue=queue.values, queue_groups=queue.groups, queue_filled=queue.filled)
-    options = loss_options(loss, key)
-    value, out = mean_infonce(views, views, both, both, mesh=mesh, exclude_diagonal=True, **options, **bank)
+    options = dict(loss_options(loss, temperature, key), **queue_options(queue))
+    value, out = mean_infonce(views, views, both, both, mesh=mesh, exclude_diagonal=True, **options)
     hardest = out.stats.hardest.reshape(embeddings.shape[:2])
-    return Objective(
-        value, contrast_metrics(embeddings[:, 0], embeddings[:, 1], hardest, out, loss), embeddings[:, 0], groups
+    metrics = contrast_metrics(
+        embeddings[:, 0], embeddings[:, 1], hardest, out, top_k=loss.top_k, temperature=temperature
     )
+    return Objective(value, metrics, embeddings[:, 0], groups)
 
 
-def loss_options(loss: LossConfig, key: Any) -> dict[str, Any]:
-    """Arguments of `mean_infonce` that are settings."""
+def queue_options(queue: Queue | None) -> dict[str, Any]:
+    """Arguments of `mean_infonce` that are a queue."""
+    return {} if queue is None else dict(queue=queue.values, queue_groups=queue.groups, queue_filled=queue.filled)
+
+
+def loss_options(loss: LossConfig, temperature: Any, key: Any) -> dict[str, Any]:
+    """Arguments of `mean_infonce` that are settings, at the temperature of a step."""
     tail = {} if loss.tail == "drop" else dict(tail_samples=loss.tail_samples, tail_key=key)
     return dict(
         impl=loss.impl,
-        temperature=loss.temperature,
+        temperature=temperature,
         top_k=loss.top_k,
         block_size=loss.block_size,
         tail=loss.tail,
@@ -54,7 +93,13 @@ def loss_options(loss: LossConfig, key: Any) -> dict[str, Any]:
 
 
 def contrast_metrics(
-    anchor: Any, positive: Any, hardest: Float[Array, "b v"], out: InfoNCEOutput, loss: LossConfig
+    anchor: Any,
+    positive: Any,
+    hardest: Float[Array, "b v"],
+    out: InfoNCEOutput,
+    *,
+    top_k: int | None,
+    temperature: Any,
 ) -> dict[str, Any]:
     """What to log: how similar partners are, and what they compete with.
 
@@ -63,14 +108,17 @@ def contrast_metrics(
         positive: [B, D].
         hardest: largest score of a negative, of the anchors of each image.
         out: of the loss.
-        loss: settings.
+        top_k: negatives of an anchor that count; None: all.
+        temperature: of this step.
 
     Returns:
         Scalars without gradient.
     """
-    together, hardest = cosine(anchor, positive), loss.temperature * hardest
-    used = out.stats.negatives if loss.top_k is None else jnp.minimum(out.stats.negatives, loss.top_k)
+    together = cosine(anchor, positive)
+    hardest = jnp.maximum(temperature * hardest, -1.0)  # without any negative, as of the least similar there can be
+    used = out.stats.negatives if top_k is None else jnp.minimum(out.stats.negatives, top_k)
     values = dict(
+        temperature=jnp.asarray(temperature),
         contrastive_accuracy=jnp.mean(together[:, None] > hardest),
         positive_cosine=jnp.mean(together),
         hardest_cosine=jnp.mean(hardest),
@@ -83,5 +131,4 @@ def contrast_metrics(
 
 def cosine(a: Float[Array, "*n d"], b: Float[Array, "*n d"]) -> Float[Array, "*n"]:
     """Cosines along the last axis; finite at 0."""
-    squares = jnp.sum(a * a, axis=-1) * jnp.sum(b * b, axis=-1)
-    return jnp.sum(a * b, axis=-1) * jax.lax.rsqrt(squares + 1e-12)
+    return jnp.sum(normalise(a) * normalise(b), axis=-1)

@@ -82,7 +82,9 @@ def make_embed(chain: Mapping[str, nn.Module], *, teacher: str | None = None) ->
         `Method.embed`, to [B, V, D] or to a `Pair`.
     """
 
-    def embed(params: Any, batch_stats: Any, target: Any, views: Any, *, train: bool) -> tuple[Any, Any]:
+    def embed(key: Any, params: Any, batch_stats: Any, target: Any, views: Any, *, train: bool) -> tuple[Any, Any]:
+        del key
+
         def unflat(x: Any) -> Any:
             return x.reshape(*views.shape[:2], -1)
 
