@@ -53,7 +53,7 @@ NAMES = Counter(path[-1] for _, path in leaves())
 
 
 @pytest.mark.parametrize(
-    ("section", "path"), leaves(), ids=lambda value: ".".join(value) if isinstance(value, tuple) else ""
+    ("section", "path"), list(leaves()), ids=lambda value: ".".join(value) if isinstance(value, tuple) else ""
 )
 def test_every_setting_has_a_reader(section, path):
     field = path[-1]
