@@ -3,6 +3,7 @@
 python -m jaxcl.bench loss                 time and memory of the loss on this machine, about five minutes on two cores
 python -m jaxcl.bench loss --quick         the same at sizes that take seconds; bars are not judged
 python -m jaxcl.bench loss --target=h200   compiled for a GPU that is not attached: memory and kernels
+python -m jaxcl.bench methods              every method on Fashion-MNIST, three seeds: hours; goes on where it stopped
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxcl.command import Parser, guarded, leave
+from jaxcl.config import ConfigError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,19 +34,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> None:
     """Everything."""
     flags = _parser().parse_args(arguments)
-    _compile_for(flags) if flags.target else _measure(flags)
+    if flags.command == "methods":
+        _compare(flags)
+    elif flags.target:
+        _compile_for(flags)
+    else:
+        _measure(flags)
 
 
 def _parser() -> Parser:
     """The flags."""
     shape: dict[str, Any] = dict(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser = Parser(prog="python -m jaxcl.bench", description=(__doc__ or "").strip(), **shape)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="loss")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="loss|methods")
     loss = commands.add_parser("loss", help="the contrastive loss against dense JAX, optax and PyTorch", **shape)
     loss.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     loss.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
     loss.add_argument("--target", metavar="NAME|FILE", help="compile for this GPU instead: h200, or a .txtpb file")
+    methods = commands.add_parser("methods", help="linear probe and kNN of every method at one budget", **shape)
+    add = methods.add_argument
+    add("--runs", type=Path, default=Path("runs/methods"), metavar="DIR", help="folder of the runs [runs/methods]")
+    add("--seeds", default="0,1,2", metavar="N,…", help="seeds of every row [0,1,2]")
+    add("--rows", metavar="NAME;…", help="some rows only, by the names of the table")
+    add("--show", action="store_true", help="print the table of the runs that there are, train nothing")
+    add("--json", action="store_true", help="print one JSON object instead of the table")
     return parser
+
+
+def _compare(flags: argparse.Namespace) -> None:
+    """The table of methods."""
+    from jaxcl.bench.about import about, device_line
+    from jaxcl.bench.contest import pick
+    from jaxcl.bench.contest_table import as_json, contest_table, requirements
+    from jaxcl.bench.trials import results, run_all
+
+    rows, seeds = pick(flags.rows), _seeds(flags.seeds)
+    if not flags.show:
+        run_all(rows, flags.runs, seeds, lambda text: print(text, file=sys.stderr, flush=True))
+    found = {row.name: results(row, flags.runs, seeds) for row in rows}
+    if flags.json:
+        print(json.dumps({**about(), "rows": as_json(found)}, indent=1))
+        return
+    print("\n".join([device_line(about()), "", contest_table(rows, found), "", *requirements(found)]))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """The numbers of `--seeds`."""
+    try:
+        seeds = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise ConfigError(f"--seeds={text} is not a list of whole numbers such as 0,1,2") from None
+    if min(seeds) < 0:
+        raise ConfigError(f"--seeds={text}: seeds are not negative")
+    return seeds
 
 
 def _measure(flags: argparse.Namespace) -> None:

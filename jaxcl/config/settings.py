@@ -45,6 +45,12 @@ class DataConfig:
     skin_tones: bool = setting(False, "emoji: also the skin-tone variants (3,773 images instead of 1,898)")
     background: str = setting("white", "emoji: colour behind the transparent parts", choices=("white", "random"))
     holdout: float = setting(0.2, "fraction held out for evaluation where the source has no split", above=0.0, high=0.9)
+    validation: float = setting(
+        0.0,
+        "share of the training images held out and scored in place of the test images, to choose settings by",
+        low=0.0,
+        high=0.9,
+    )
     workers: int = setting(0, "Grain worker processes; 0 reads in threads of this process", low=0, high=256)
     max_bad_fraction: float = setting(0.01, "share of unreadable images above which the run stops", low=0.0, high=1.0)
     max_pixels: int = setting(50_000_000, "pixels of one image above which it is not decoded", low=64)

@@ -6,6 +6,7 @@ import difflib
 
 from jaxcl.config import ConfigError, DataConfig
 from jaxcl.data.record import Splits
+from jaxcl.data.subset import hold_out_training
 
 KNOWN = ("emoji", "fashion_mnist", "folder:/path", "tfds:NAME")
 
@@ -17,11 +18,18 @@ def open_source(config: DataConfig) -> Splits:
         config: the data settings.
 
     Returns:
-        Both splits, whose ids do not overlap. The split never depends on the run's seed.
+        Both splits, whose ids do not overlap; with `config.validation` both are of the training images. The split never
+        depends on the run's seed.
 
     Raises:
         ConfigError: the name is unknown (the nearest known one is named), or the data are not there.
     """
+    splits = _open(config)
+    return hold_out_training(splits, config.validation) if config.validation else splits
+
+
+def _open(config: DataConfig) -> Splits:
+    """The data set's own two splits."""
     kind, colon, rest = config.name.partition(":")
     # Imported here, so that one set needs only what it itself reads.
     if kind == "emoji" and not colon:

@@ -20,7 +20,9 @@ def test_help_answers_without_loading_jax():
     assert "--quick" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["speed"], ["loss", "--fast"], ["loss", "--target=toaster"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["speed"], ["loss", "--fast"], ["loss", "--target=toaster"], ["methods", "--seeds=a"]]
+)
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, capsys):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
@@ -47,6 +49,11 @@ def test_the_table_begins_with_the_machine_and_ends_with_the_count_of_bars(monke
     assert asked == [loss.FULL]
     assert "jax" in lines[0]
     assert lines[-1] == "0 bars met, 0 not met, 0 not judged."
+
+
+def test_the_table_of_methods_can_be_shown_without_training(tmp_path, capsys):
+    assert main(["methods", f"--runs={tmp_path}", "--show", "--rows=BYOL"]) == 0
+    assert "| method |" in capsys.readouterr().out
 
 
 def test_a_target_without_the_compiler_for_it_says_how_to_install_it(monkeypatch, capsys):
