@@ -67,6 +67,11 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ({"augment": {"crop_scale_min": 0.9, "crop_scale_max": 0.3}}, r"crop_scale_min = 0.9 is above"),
         ({"steps": 20}, r"optim.warmup_steps = 20 .* largest valid value is 19"),
         ({"loss": {"impl": "dense", "block_size": 3}}, r"loss.block_size = 3 has no meaning"),
+        ({"loss": {"skip_hardest": 0.1}}, r"loss.skip_hardest = 0.1 needs loss.top_k; .* valid value is 0"),
+        (
+            {"loss": {"skip_hardest": 0.1, "top_k": 3, "tail": "sampled", "tail_samples": 3}},
+            r"loss.skip_hardest = 0.1 needs loss.tail = 'drop': a tail brings them back",
+        ),
         ({"loss": {"temperature_schedule": "linear"}}, r"needs loss.temperature_end; .* valid value is 'constant'"),
         (
             {"loss": {"temperature_end": 0.3}},

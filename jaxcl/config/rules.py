@@ -28,6 +28,9 @@ def check_together(config: Config) -> None:
             f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
         )
     _check_tail(loss)
+    if loss.skip_hardest and (loss.top_k is None or loss.tail != "drop"):
+        needs = "needs loss.top_k" if loss.top_k is None else "needs loss.tail = 'drop': a tail brings them back"
+        raise ConfigError(f"loss.skip_hardest = {loss.skip_hardest} {needs}; otherwise the only valid value is 0")
     _check_schedules(config)
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
         check_divides("data.image_size", config.data.image_size, "model.patch", model.patch, vary="data.image_size")

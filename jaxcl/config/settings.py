@@ -125,6 +125,12 @@ class LossConfig:
         choices=("drop", "sampled"),
     )
     tail_samples: int | None = setting(None, "tail = sampled: negatives drawn for each anchor", low=1)
+    skip_hardest: float = setting(
+        0.0,
+        "with top_k: share of the negatives left out as the hardest of all, often of the same class",
+        low=0.0,
+        high=0.9,
+    )
     block_size: int | None = setting(
         None, "strip: anchors a strip, column: columns a block; empty: chosen from the sizes", low=1
     )

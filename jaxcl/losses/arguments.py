@@ -99,18 +99,35 @@ def check_problem(
     )
 
 
-def check_top_k(top_k: Any, *, keys: int, queue: int | None, use_key_negatives: bool, exclude_diagonal: bool) -> None:
-    """ValueError unless `top_k` is None or between 1 and the static number of candidates."""
+def check_top_k(
+    top_k: Any,
+    *,
+    keys: int,
+    queue: int | None,
+    use_key_negatives: bool,
+    exclude_diagonal: bool,
+    skip_hardest: float = 0.0,
+) -> int:
+    """Candidates to skip; ValueError unless `top_k` is None or from 1 to the static number of those that are left."""
     if not use_key_negatives and not queue:
         raise ValueError(f"use_key_negatives=False needs a queue with at least one row, got queue of {queue} rows")
+    if isinstance(skip_hardest, bool) or not isinstance(skip_hardest, int | float) or not 0 <= skip_hardest < 1:
+        raise ValueError(f"skip_hardest={skip_hardest!r} must be a number in [0, 1), a share of the candidates")
     if top_k is None:
-        return
+        if skip_hardest:
+            raise ValueError(f"skip_hardest={skip_hardest} needs top_k; top_k=None uses every negative")
+        return 0
     limit = keys * use_key_negatives - exclude_diagonal + (queue or 0)
-    if not 1 <= check_count("top_k", top_k) <= limit:
-        raise ValueError(f"top_k={top_k} must be None or in [1, {limit}], the number of candidates of a query")
+    skip = int(skip_hardest * limit)
+    if not 1 <= check_count("top_k", top_k) <= limit - skip:
+        left = f" less the {skip} that skip_hardest={skip_hardest} leaves out" if skip else ""
+        raise ValueError(
+            f"top_k={top_k} must be None or in [1, {limit - skip}], the number of candidates of a query{left}"
+        )
+    return skip
 
 
-def check_tail(tail: str, tail_samples: Any, tail_key: Any, top_k: int | None) -> int:
+def check_tail(tail: str, tail_samples: Any, tail_key: Any, top_k: int | None, skip: int = 0) -> int:
     """Tail negatives to draw, 0 with tail="drop"; ValueError for an unknown tail, or settings that it does not read."""
     if tail not in ("drop", "sampled"):
         raise ValueError(f"tail={tail!r} must be 'drop' or 'sampled'")
@@ -122,6 +139,8 @@ def check_tail(tail: str, tail_samples: Any, tail_key: Any, top_k: int | None) -
         return 0
     if top_k is None:
         raise ValueError("tail='sampled' needs top_k; top_k=None already uses every negative")
+    if skip:
+        raise ValueError("tail='sampled' would bring back the negatives that skip_hardest leaves out; one of the two")
     if tail_key is None:
         raise ValueError("tail_key=None must be a random key with tail='sampled'")
     return check_count("tail_samples", tail_samples)

@@ -35,6 +35,7 @@ def infonce(
     tail: str = "drop",
     tail_samples: int | None = None,
     tail_key: Array | None = None,
+    skip_hardest: float = 0.0,
     queue: ArrayLike | None = None,
     queue_groups: ArrayLike | None = None,
     queue_filled: ArrayLike | None = None,
@@ -66,6 +67,9 @@ def infonce(
             gradient of all negatives, with an error that falls as 1/√tail_samples.
         tail_samples: int, at least 1, read with tail="sampled".
         tail_key: random key, another one each step, read with tail="sampled".
+        skip_hardest: share of the candidates, in [0, 1): that many of the most similar negatives of each query are left
+            out, and the `top_k` most similar of the rest are kept. Among the hardest are false negatives: other images
+            of the same class. Needs `top_k`, and tail="drop", since a tail would bring them back.
         queue: [K, D] negatives without gradient, any float dtype.
         queue_groups: [K] int32; with a queue, ids that are unique over the data set. None: a row of the queue is
             everybody's negative.
@@ -97,19 +101,20 @@ def infonce(
         queue_filled=queue_filled,
         exclude_diagonal=exclude_diagonal,
     )
-    check_top_k(
+    skip = check_top_k(
         top_k,
         keys=problem.keys.shape[0],
         queue=None if problem.bank is None else problem.bank.values.shape[0],
         use_key_negatives=use_key_negatives,
         exclude_diagonal=exclude_diagonal,
+        skip_hardest=skip_hardest,
     )
-    samples = check_tail(tail, tail_samples, tail_key, top_k)
+    samples = check_tail(tail, tail_samples, tail_key, top_k, skip)
     positive, negative = _masks(problem, exclude_diagonal, use_key_negatives)
     draws = None
     if tail_key is not None and top_k is not None:
         draws = _draws(problem, tail_key, samples, top_k, use_key_negatives)
-    return _loss(problem, positive, negative, top_k, draws, samples)
+    return _loss(problem, positive, negative, top_k, skip, draws, samples)
 
 
 def _draws(problem: Problem, key: Array, samples: int, top_k: int, use_key_negatives: bool) -> Int[Array, "n r"]:
@@ -126,6 +131,7 @@ def _loss(
     positive: Bool[Array, "n c"],
     negative: Bool[Array, "n c"],
     top_k: int | None,
+    skip: int,
     draws: Int[Array, "n r"] | None,
     samples: int,
 ) -> InfoNCEOutput:
@@ -138,14 +144,14 @@ def _loss(
         candidates = jnp.where(counted | negative, scores, -jnp.inf)
     else:
         every = jnp.where(negative, scores, -jnp.inf)
-        chosen, numbers = lax.top_k(every, top_k)
+        chosen, numbers = (x[:, skip:] for x in lax.top_k(every, top_k + skip))
         if draws is not None:
             chosen = _with_tail(every, chosen, numbers, draws, samples)
         candidates = jnp.concatenate([jnp.where(counted, scores, -jnp.inf), chosen], axis=1)
     log_sum = jax.nn.logsumexp(candidates, axis=1)
     attraction = jnp.sum(jnp.where(positive, scores, 0.0), axis=1) / jnp.maximum(count, 1)
     loss = jnp.where(valid, log_sum - attraction, 0.0)
-    return InfoNCEOutput(loss, valid, without_gradient(_stats(problem, scores, positive, negative, top_k)))
+    return InfoNCEOutput(loss, valid, without_gradient(_stats(problem, scores, positive, negative, top_k, skip)))
 
 
 def _with_tail(
@@ -199,11 +205,12 @@ def _stats(
     positive: Bool[Array, "n c"],
     negative: Bool[Array, "n c"],
     top_k: int | None,
+    skip: int,
 ) -> Stats:
     """Numbers about the selection; every row sees all its columns as one block, and none is skipped."""
     rows = scores.shape[0]
     every = jnp.where(negative, scores, -jnp.inf)
-    chosen = every if top_k is None else lax.top_k(every, top_k)[0]
+    chosen = every if top_k is None else lax.top_k(every, top_k + skip)[0][:, skip:]
     attracted = jax.nn.logsumexp(jnp.where(positive, scores, -jnp.inf), axis=1)
     used, full = (jnp.logaddexp(attracted, jax.nn.logsumexp(x, axis=1)) for x in (chosen, every))
     bad = jnp.sum(~is_finite(problem.keys))

@@ -164,7 +164,8 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
     kth, selected, lost = jnp.full_like(part.hardest, -jnp.inf), part.repulsion, jnp.isnan(part.hardest)
     if plan.top_k is not None:
         # the smallest, not the last: a slice of top_k's result makes XLA's CPU code sort whole rows instead
-        kth, selected = jnp.min(part.values, axis=1), log_sum_of(part.values, part.hardest)
+        part = _without_hardest(part, plan.skip) if plan.skip else part
+        kth, selected = jnp.min(part.values, axis=1), log_sum_of(part.values, _largest(part, plan.skip))
         # a merge sorts a NaN away, and the column engine may lose one
         if plan.transport is not None or plan.impl == "column":
             lost |= jnp.isnan(part.repulsion)
@@ -178,6 +179,17 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
     loss = jnp.where(part.positives > 0, log_sum - part.total / jnp.maximum(part.positives, 1), 0.0)
     mass = jnp.where(every == -jnp.inf, 0.0, -jnp.expm1(jnp.minimum(used - every, 0.0)))
     return Rows(loss, log_sum, part.hardest, kth, mass, part.positives, part.negatives, chosen, boost, part.work)
+
+
+def _without_hardest(part: Partial, skip: int) -> Partial:
+    """Leaves out the most similar of the selected negatives, of equal ones the lowest column number."""
+    descending, chosen = lax.sort((-part.values, part.chosen), dimension=1, num_keys=2)
+    return part._replace(values=-descending[:, skip:], chosen=chosen[:, skip:])
+
+
+def _largest(part: Partial, skip: int) -> Float[Array, " n"]:
+    """The largest selected score; after a skip it may be so far below the hardest that its exponential would be 0."""
+    return jnp.max(part.values, axis=1) if skip else part.hardest
 
 
 def log_sum_of(scores: Float[Array, "b c"], largest: Float[Array, " b"]) -> Float[Array, " b"]:

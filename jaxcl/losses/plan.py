@@ -16,7 +16,7 @@ class Plan(NamedTuple):
     Attributes:
         rows: anchors of this device, without padding.
         strip: anchors a strip.
-        top_k: negatives kept a row; None: all.
+        top_k: negatives selected a row; None: all.
         samples: tail negatives drawn a row; 0: the tail is dropped.
         draws: numbers drawn a row, of which the first `samples` that hit the tail are used.
         exclude_diagonal: query i and key i are the same thing.
@@ -35,6 +35,7 @@ class Plan(NamedTuple):
         width: columns a block reads: whole sub-blocks.
         prune: how the column engine prunes its selection: None, "rows" or "blocks".
         sub: columns of a sub-block, with which the strip engine too selects on a CPU; 0 without.
+        skip: the most similar of the selected, which are left out in the end.
     """
 
     rows: int
@@ -57,11 +58,12 @@ class Plan(NamedTuple):
     width: int = 0
     prune: str | None = None
     sub: int = 0
+    skip: int = 0
 
     @property
     def whole(self) -> bool:
         """Whether so many columns are selected that whole products cost less than gathering them."""
-        return self.top_k is None or (self.top_k + self.samples) * WIDE > self.columns
+        return self.top_k is None or (self.top_k - self.skip + self.samples) * WIDE > self.columns
 
     @property
     def symmetric(self) -> bool:

@@ -37,6 +37,7 @@ def streaming_infonce(
     tail: str = "drop",
     tail_samples: int | None = None,
     tail_key: Array | None = None,
+    skip_hardest: float = 0.0,
     queue: ArrayLike | None = None,
     queue_groups: ArrayLike | None = None,
     queue_filled: ArrayLike | None = None,
@@ -61,6 +62,7 @@ def streaming_infonce(
         tail: "drop" or "sampled".
         tail_samples: int, at least 1, read with tail="sampled".
         tail_key: random key, read with tail="sampled"; the same on every device.
+        skip_hardest: share of the candidates that are left out as the hardest of all.
         queue: [K, D] negatives without gradient, any float dtype.
         queue_groups: [K] int32.
         queue_filled: valid rows of the queue, the first ones; may be traced.
@@ -105,17 +107,19 @@ def streaming_infonce(
         axis=axis_name,
     )
     q = 0 if problem.bank is None else problem.bank.values.shape[0]
-    check_top_k(
+    skip = check_top_k(
         top_k,
         keys=devices * problem.keys.shape[0],
         queue=devices * q,
         use_key_negatives=use_key_negatives,
         exclude_diagonal=exclude_diagonal,
+        skip_hardest=skip_hardest,
     )
-    samples = check_tail(tail, tail_samples, tail_key, top_k)
+    samples = check_tail(tail, tail_samples, tail_key, top_k, skip)
     plan = _make_plan(
         problem,
-        top_k=top_k,
+        top_k=None if top_k is None else top_k + skip,
+        skip=skip,
         samples=samples,
         exclude_diagonal=exclude_diagonal,
         use_key_negatives=use_key_negatives,

@@ -77,11 +77,13 @@ def check(config: Config, *, has_labels: bool) -> None:
     if loss.top_k is not None:
         if own.negatives is None:
             raise ConfigError(f"loss.top_k = {loss.top_k}, but {method} has no negatives; leave it empty")
-        most = own.negatives(micro_size(config), config.queue.size)
+        every = own.negatives(micro_size(config), config.queue.size)
+        most = every - int(loss.skip_hardest * (every + 1))  # the loss counts an anchor's own column too
         if loss.top_k > most:
+            skipped = f" without the loss.skip_hardest = {loss.skip_hardest} of them" if loss.skip_hardest else ""
             raise ConfigError(
                 f"loss.top_k = {loss.top_k} is more than the negatives that {method} has with {micro_size(config)} "
-                f"images at once and {config.queue.size} in the queue; the largest valid value is {most}"
+                f"images at once and {config.queue.size} in the queue{skipped}; the largest valid value is {most}"
             )
     for name, schedule, reads, what in (
         ("loss.temperature_schedule", loss.temperature_schedule, own.negatives is not None, "temperature"),

@@ -9,7 +9,7 @@ from compile_options import FAST_COMPILE
 
 
 def loop_loss(
-    queries, keys, query_groups, key_groups, *, temperature, positive_index=None, top_k=None, queue=None,
+    queries, keys, query_groups, key_groups, *, temperature, positive_index=None, top_k=None, skip=0, queue=None,
     queue_groups=None, queue_filled=None, exclude_diagonal=False, use_key_negatives=True,
 ):  # fmt: skip
     """Loss and validity of each query."""
@@ -30,7 +30,7 @@ def loop_loss(
         for row, group in bank:
             if query_groups[i] != group or group < 0:
                 negatives.append(cosine(query, row) / temperature)
-        chosen = sorted(negatives, reverse=True)[:top_k]
+        chosen = sorted(negatives, reverse=True)[skip : None if top_k is None else skip + top_k]
         valid[i] = bool(positives)
         if positives:
             log_sum = math.log(sum(math.exp(s) for s in positives + chosen))

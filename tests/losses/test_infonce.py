@@ -33,7 +33,9 @@ def test_it_is_the_formula_written_as_three_loops(data):
     bound = m * options["use_key_negatives"] - options["exclude_diagonal"] + queue
     if bound >= 1:
         options["top_k"] = data.draw(st.none() | st.integers(1, bound))
-    expected, valid = loop_loss(*arrays, temperature=0.3, **options)
+    skip = data.draw(st.integers(0, bound - options["top_k"])) if options.get("top_k") else 0
+    expected, valid = loop_loss(*arrays, temperature=0.3, skip=skip, **options)
+    options["skip_hardest"] = (skip + 0.5) / bound if skip else 0.0
     out = evaluate(infonce, *arrays, temperature=0.3, **options)
     np.testing.assert_array_equal(out.valid, valid)
     np.testing.assert_allclose(out.loss, expected, rtol=2e-5, atol=2e-5)
@@ -194,6 +196,14 @@ WRONG = [
     (dict(queue=ONES, queue_groups=IDS, queue_filled=0.5), "queue_filled .* integer scalar"),
     (dict(tail="mean"), "tail='mean' must be 'drop' or 'sampled'"),
     (dict(tail="sampled"), "tail='sampled' needs top_k"),
+    (dict(skip_hardest=0.1), "skip_hardest=0.1 needs top_k"),
+    (dict(top_k=1, skip_hardest=1.0), r"skip_hardest=1.0 must be a number in \[0, 1\)"),
+    (dict(top_k=1, skip_hardest=float("nan")), "skip_hardest=nan must be"),
+    (dict(top_k=4, skip_hardest=0.3), r"top_k=4 .*\[1, 3\].*less the 1 that skip_hardest=0.3 leaves out"),
+    (
+        dict(top_k=1, skip_hardest=0.5, tail="sampled", tail_samples=1, tail_key=jax.random.key(0)),
+        "would bring back the negatives that skip_hardest leaves out",
+    ),
     (dict(top_k=2, tail_samples=3), "tail_samples=3 .*only with tail='sampled'"),
 ]
 

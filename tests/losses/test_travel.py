@@ -84,6 +84,12 @@ def test_it_equals_the_definition_with_separate_keys_and_a_queue(way, devices, n
     assert_equals_dense(devices, arrays, **more, **options)
 
 
+@pytest.mark.parametrize(("way", "devices"), [("gather", 2), ("ring", 4)], indirect=["way"])
+def test_the_hardest_of_all_devices_are_left_out_and_not_those_of_each(way, devices):
+    arrays, more = random_problem(6, 24, 32, queue=64, filled=40)
+    assert_equals_dense(devices, arrays, top_k=3, skip_hardest=0.06, **more)
+
+
 @pytest.mark.parametrize(("way", "devices"), [("gather", 2), ("ring", 8)], indirect=["way"])
 def test_the_sampled_tail_draws_the_same_columns_on_any_number_of_devices(way, devices):
     arrays, more = random_problem(2, 32, 32, queue=160, filled=90)

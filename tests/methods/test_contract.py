@@ -206,6 +206,7 @@ def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would
     [
         ("simclr", {}, 1022),
         ("simclr", {"queue": {"size": 1}}, 1023),
+        ("simclr", {"batch": {"size": 64, "micro": 16}, "loss": {"skip_hardest": 0.2}}, 24),
         ("simclr", {"batch": {"size": 64, "micro": 16}}, 30),  # the whole batch never meets in one loss
         ("supcon", {"queue": {"size": 7}}, 1029),
         ("moco_v2", {"queue": {"size": 64}}, 64),
@@ -213,10 +214,12 @@ def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would
     ],
 )
 def test_top_k_is_at_most_the_negatives_that_the_method_has(method, settings, most):
-    methods.check(resolve({"method": method, "loss": {"top_k": most}, **settings}), has_labels=True)
+    settings = dict(settings)
+    loss = settings.pop("loss", {})
+    methods.check(resolve({"method": method, "loss": {"top_k": most, **loss}, **settings}), has_labels=True)
     message = rf"loss.top_k = {most + 1} is more than .* '{method}' .* largest valid value is {most}$"
     with pytest.raises(ConfigError, match=message):
-        methods.check(resolve({"method": method, "loss": {"top_k": most + 1}, **settings}), has_labels=True)
+        methods.check(resolve({"method": method, "loss": {"top_k": most + 1, **loss}, **settings}), has_labels=True)
 
 
 def test_an_unknown_method_offers_the_nearest():

@@ -86,6 +86,7 @@ def loss_options(loss: LossConfig, temperature: Any, key: Any) -> dict[str, Any]
         impl=loss.impl,
         temperature=temperature,
         top_k=loss.top_k,
+        skip_hardest=loss.skip_hardest,
         block_size=loss.block_size,
         tail=loss.tail,
         **tail,
