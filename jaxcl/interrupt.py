@@ -10,11 +10,19 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """A run ended early on request, its state saved; `code` is the exit code that shells expect."""
+    """A run ended early on request, its state saved.
 
-    def __init__(self, message: str, signum: int) -> None:
+    Attributes:
+        signum: of the signal that asked.
+        code: the exit code that shells expect.
+        resumable: steps are left that `--resume` would go on with.
+    """
+
+    def __init__(self, message: str, signum: int, *, resumable: bool = False) -> None:
         super().__init__(message)
+        self.signum = signum
         self.code = 128 + signum
+        self.resumable = resumable
 
 
 class Interrupt:

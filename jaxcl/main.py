@@ -6,12 +6,14 @@ python -m jaxcl.main --config=configs/simclr_stream.py
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxcl.command import Parser, guarded, leave
 from jaxcl.config import ConfigError, describe, load_config, resolve
+from jaxcl.interrupt import Interrupted
 
 _OVERRIDE = "--config."
 
@@ -60,7 +62,15 @@ def _run(flags: argparse.Namespace) -> None:
     from jaxcl.train import train  # here, so that --help and a typo answer before jax is loaded
     from jaxcl.workdir import default_path
 
-    train(config, flags.workdir or default_path(flags.config), resume=flags.resume, overwrite=flags.overwrite)
+    workdir = flags.workdir or default_path(flags.config)
+    try:
+        train(config, workdir, resume=flags.resume, overwrite=flags.overwrite)
+    except Interrupted as stop:
+        if not stop.resumable:
+            raise
+        overrides = [f"{_OVERRIDE}{item}" for item in flags.overrides]
+        command = ["python", "-m", "jaxcl.main", f"--config={flags.config}", *overrides, f"--workdir={workdir}"]
+        raise Interrupted(f"{stop}:\n{shlex.join([*command, '--resume'])}", stop.signum) from None
 
 
 if __name__ == "__main__":

@@ -123,6 +123,7 @@ class Fit:
         if first >= self._config.steps:
             return state
         batch = next(self._loader)
+        print("compiling the training step", flush=True)
         with Progress(self._config.steps, first=first, images_per_step=self._config.batch.size) as progress:
             for number in range(first + 1, self._config.steps + 1):
                 tick = time.monotonic()
@@ -183,7 +184,8 @@ class Fit:
             self._checkpoints.save(number, state, position=position, config=to_dict(config), score=score)
         if stop and not last:
             self._checkpoints.wait()
-            raise Interrupted(f"stopped at step {number} of {config.steps}, which is saved; --resume continues", stop)
+            said = f"stopped at step {number} of {config.steps}, which is saved; --resume continues"
+            raise Interrupted(said, stop, resumable=True)
 
 
 def evaluate(workdir: Path) -> dict[str, Any]:
@@ -284,6 +286,7 @@ def describe(parts: Parts, state: TrainState, result: Assessment) -> dict[str, A
             test_images=result.test_images,
             feature_layer="encoder output, frozen",
             probe="logistic regression on standardised features, L-BFGS, penalty chosen on a fifth of the training set",
+            chance="the share of the largest class of the held-out images",
             linear_steps=config.eval.linear_steps,
             k=config.eval.knn_k,
             temperature=config.eval.knn_temperature,

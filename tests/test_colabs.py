@@ -4,6 +4,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from jaxcl.config import load_config, resolve
+
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "colabs").glob("*.ipynb"))
 
 
@@ -11,6 +13,14 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "colabs").glob("*.ipynb"))
 def test_a_notebook_is_kept_without_outputs(path):
     cells = nbformat.read(path, as_version=4).cells
     assert [cell for cell in cells if cell.cell_type == "code" and (cell.outputs or cell.execution_count)] == []
+
+
+def test_the_quickstart_is_the_default_run_as_its_text_says():
+    notebook = nbformat.read(Path(__file__).parents[1] / "colabs" / "quickstart.ipynb", as_version=4)
+    cell = next(cell.source for cell in notebook.cells if "load_config(" in cell.source)
+    names = {}
+    exec(cell.replace("../configs", str(Path(__file__).parents[1] / "configs")), names)
+    assert names["config"] == resolve(load_config("configs/simclr_stream.py"))
 
 
 def test_the_quickstart_runs_from_the_first_cell_to_the_last(tmp_path):

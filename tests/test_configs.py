@@ -125,7 +125,10 @@ def test_an_optional_setting_can_be_emptied_again(tmp_path):
     ("override", "message"),
     [
         ("loss.tempratur=1", "unknown setting 'loss.tempratur'; did you mean 'loss.temperature'"),
-        ("los.temperature=1", "unknown setting 'los.temperature'; did you mean 'loss'"),
+        ("los.temperature=1", "unknown setting 'los.temperature'; did you mean 'loss.temperature'"),
+        ("lr=0.1", "unknown setting 'lr'; did you mean 'optim.base_lr'"),
+        ("loss.size=3", "unknown setting 'loss.size'; did you mean 'queue.size' or 'batch.size'"),
+        ("loss.top_k=all", "'all' is not a value of type int, and --config.loss.top_k= leaves it empty"),
         ("seed.x=1", "seed has no parts"),
         ("batch=3", "batch is a group of settings"),
         ("batch.size=0.5", "batch.size = '0.5' is not a value of type int"),

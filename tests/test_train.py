@@ -301,6 +301,7 @@ def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
     assert "Traceback" not in errors
     saved = [int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()]
     assert f"stopped at step {saved[0]} of 5000, which is saved; --resume continues" in errors
+    assert errors.strip().endswith(f"{' '.join(['python', *command[1:]])} --resume")
     assert metrics_of(tmp_path / "run")[-1]["step"] == saved[0]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcl.config.errors import ConfigError, suggestion
-from jaxcl.config.resolve import plain_type
+from jaxcl.config.resolve import describe, plain_type
 from jaxcl.config.settings import Config
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _override(values: Any, name: str, text: str) -> None:
         hints = typing.get_type_hints(hint)
         if group not in hints:
             prefix = "".join(f"{part}." for part in name.split(".")[:depth])
-            raise ConfigError(f"unknown setting {name!r}{suggestion(group, list(hints), prefix)}")
+            raise ConfigError(f"unknown setting {name!r}{_meant(last) or suggestion(group, list(hints), prefix)}")
         hint = hints[group]
         if depth < len(groups):
             if hasattr(hint, "__dataclass_fields__"):
@@ -116,6 +116,18 @@ def _override(values: Any, name: str, text: str) -> None:
     section[last] = _parse(name, text, hint)
 
 
+def _meant(last: str) -> str:
+    """The settings whose last part is a word, or ends with it: `--config.lr` without its group.
+
+    >>> _meant("lr")
+    "; did you mean 'optim.base_lr'?"
+    """
+    names = [line.split()[0] for line in describe().splitlines()[1:]]
+    whole = [name for name in names if name.rpartition(".")[2] == last]
+    found = whole or [name for name in names if name.endswith(f"_{last}")]
+    return f"; did you mean {' or '.join(map(repr, found))}?" if 0 < len(found) < 4 else ""
+
+
 def _parse(name: str, text: str, hint: Any) -> Any:
     """The value that a text stands for, by the type of its setting."""
     kind = plain_type(hint)
@@ -127,6 +139,7 @@ def _parse(name: str, text: str, hint: Any) -> Any:
         return _BOOLEANS[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
         offered = "true or false" if kind is bool else f"a value of type {kind.__name__}"
+        offered += f", and --config.{name}= leaves it empty" if kind is not hint else ""
         near = difflib.get_close_matches(text.lower(), _BOOLEANS, n=1) if kind is bool else []
         hint_text = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"{name} = {text!r} is not {offered}{hint_text}") from None

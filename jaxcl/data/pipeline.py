@@ -146,7 +146,7 @@ def make_loader(
     if len(source) < batch:
         raise ConfigError(
             f"batch.size={batch} exceeds the {len(source)} training images of data.name={source.name}; "
-            f"the largest valid batch.size is {len(source)}"
+            f"the largest valid batch.size is {len(source)}; few images also want queue.size=0 and an empty loss.top_k"
         )
     if batch % process_count:
         lower = batch - batch % process_count

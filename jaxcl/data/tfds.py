@@ -138,7 +138,7 @@ def _data_dir(root: str | None) -> Path:
 
 def _prepare_line(name: str, root: str | None) -> str:
     """What to type."""
-    return f"pip install tensorflow-cpu && tfds build {name} --file_format=array_record --data_dir={_data_dir(root)}"
+    return f"pip install -e '.[prepare]' && tfds build {name} --file_format=array_record --data_dir={_data_dir(root)}"
 
 
 def _not_prepared(name: str, root: str | None) -> str:

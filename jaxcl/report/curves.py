@@ -51,9 +51,19 @@ def curve(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str | N
         axes.grid(color=INK, alpha=0.12, linewidth=0.8)
         if len(series) > 1:
             axes.legend(frameon=False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        _widen_constant(axes, [value for points in series.values() for _, value in points])
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     return _inline(drawn.getvalue(), label=", ".join(series))
+
+
+def _widen_constant(axes: Any, values: Sequence[float]) -> None:
+    """A curve that never moves gets an axis of the size of its value, not one that makes noise of nothing."""
+    finite = [value for value in values if math.isfinite(value)]
+    if finite and min(finite) == max(finite):
+        low, high = min(0.0, finite[0]), max(0.0, finite[0]) if finite[0] else 1.0
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
 
 
 def _points(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:

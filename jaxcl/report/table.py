@@ -94,7 +94,8 @@ def figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 def protocol(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and value of each part of the protocol."""
     parts = (summary.get("protocol") or {}).items()
-    return [(name.replace("_", " "), str(value)) for name, value in parts if value is not None]
+    called = {"k": "kNN k", "temperature": "kNN temperature"}
+    return [(called.get(name, name.replace("_", " ")), str(value)) for name, value in parts if value is not None]
 
 
 def title(summary: Mapping[str, Any]) -> str:

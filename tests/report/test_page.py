@@ -96,6 +96,17 @@ def test_a_curve_follows_the_page_into_dark_mode():
     assert "#000000" not in image
 
 
+def test_a_curve_that_never_moves_is_drawn_in_proportion_to_its_value():
+    drawn = curve([{"step": step, "skipped": 0.0} for step in range(1, 4)], ["skipped"])
+    assert "−0.04" not in drawn
+    assert "1.0" in drawn
+
+
+def test_steps_are_whole_numbers_on_the_axis():
+    drawn = curve([{"step": step, "loss": 1.0 / step} for step in (1, 2, 3)], ["loss"])
+    assert "1.5" not in drawn.replace("M 1.5", "")[drawn.index("matplotlib.axis_1") : drawn.index("matplotlib.axis_2")]
+
+
 def test_a_metric_logged_only_now_and_then_is_one_connected_line():
     assert curve([dict(step=1, a=1.0), dict(step=2), dict(step=3, a=2.0)], ["a"]).count("\nL ") > curve(
         [dict(step=1, a=1.0), dict(step=2, a=None), dict(step=3, a=2.0)], ["a"]
