@@ -140,6 +140,24 @@ def newest(q: Queue, count: ArrayLike) -> Queue:
     return _compact(q, jnp.clip(jnp.asarray(count, jnp.int32), 0, q.filled), q.values.shape[0])
 
 
+def norms(q: Queue) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The smallest and the largest length of its valid rows; both 1 where there is none.
+
+    Args:
+        q: the queue.
+
+    Returns:
+        Two float32 scalars. Stored in half precision, a row of length 1 may be 1 ± 0.001.
+
+    Example:
+        >>> [float(x) for x in norms(push(init(4, 2), jnp.array([[3.0, 0.0]]), jnp.arange(1)))]
+        [1.0, 1.0]
+    """
+    lengths = jnp.linalg.norm(q.values.astype(jnp.float32), axis=1)
+    lengths = jnp.where(jnp.arange(lengths.shape[0]) < q.filled, lengths, 1.0)
+    return jnp.min(lengths), jnp.max(lengths)
+
+
 def sample(q: Queue, key: Array, num_negatives: int) -> tuple[Float[Array, "s d"], Int[Array, " s"]]:
     """Random valid rows, each at most once.
 

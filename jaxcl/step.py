@@ -13,6 +13,7 @@ import optax
 from jaxcl import queue as queues
 from jaxcl.methods.base import Method
 from jaxcl.optim import ema
+from jaxcl.spread import spread
 
 Batch = dict[str, Any]
 
@@ -67,7 +68,7 @@ def make_train_step(
         (_, (batch_stats, out)), grads = gradient(state.params, state, against, *given)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = dict(out.metrics, loss=out.loss, grad_norm=optax.tree.norm(grads))
+        metrics = dict(out.metrics, **spread(out.push_values), loss=out.loss, grad_norm=optax.tree.norm(grads))
         return state._replace(params=params, batch_stats=batch_stats, opt_state=opt_state), (metrics, out)
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
@@ -91,6 +92,7 @@ def make_train_step(
         if queue is not None:
             metrics["queue_fill"] = new.queue.filled / queue.values.shape[0]
             metrics["queue_rows"] = bank.filled
+            metrics["queue_norm_min"], metrics["queue_norm_max"] = queues.norms(new.queue)
         return new._replace(step=state.step + 1), metrics
 
     def split(x: jax.Array) -> jax.Array:

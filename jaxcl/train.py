@@ -18,7 +18,7 @@ from jaxcl.config import Config, ConfigError, resolve, to_dict
 from jaxcl.data import Loader, make_loader
 from jaxcl.interrupt import Interrupt, Interrupted
 from jaxcl.optim import group_table
-from jaxcl.report import MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
+from jaxcl.report import Health, MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
 from jaxcl.state import TrainState, parameter_count
 from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, check_unchanged, claim, read_json, write_json
 
@@ -101,6 +101,11 @@ class Fit:
         self._parts, self._config = parts, parts.config
         self._loader, self._writer, self._checkpoints, self._interrupt = loader, writer, checkpoints, interrupt
         self._lost_in_a_row = 0
+        self._health = Health(
+            steps=self._config.steps,
+            warmup=self._config.optim.warmup_steps,
+            clip_norm=self._config.optim.clip_norm,
+        )
         self._busy, self._timed = 0.0, 0  # seconds and steps, without the first one, which compiles
         self._skipped = 0.0
 
@@ -177,6 +182,8 @@ class Fit:
         if number == 1 or number % config.log.every == 0 or scores or last:
             speed = {"images_per_second": self.images_per_second} if self._timed else {}
             self._writer.write(number, {**values, **scores, **speed})
+            for sentence in self._health.look(number, values):
+                warnings.warn(sentence, stacklevel=2)
         stop = self._interrupt.requested
         if number % config.checkpoint.every == 0 or scores or last or stop:
             # without scores the best checkpoint is the one of the lowest loss

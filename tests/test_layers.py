@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "jaxcl"
 ROWS = [
     {"losses", "queue", "augment", "mesh", "config", "interrupt"},
-    {"schedules"},
+    {"schedules", "spread"},
     {"methods", "models", "data", "probes", "optim"},
     {"step", "state", "checkpoint", "report", "workdir", "assess"},
     {"build", "command"},

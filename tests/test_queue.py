@@ -163,3 +163,11 @@ def test_it_is_the_same_on_eight_devices_as_on_one():
 def test_a_wrong_argument_is_an_error_that_names_it(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_lengths_of_valid_rows_are_near_one_and_a_damaged_row_is_seen():
+    q = queue.push(queue.init(5, 3), jax.random.normal(jax.random.key(0), (3, 3)), jnp.arange(3))
+    np.testing.assert_allclose(queue.norms(q), 1, atol=1e-3)
+    np.testing.assert_allclose(queue.norms(q._replace(values=q.values.at[1].set(0)))[0], 0)
+    np.testing.assert_allclose(queue.norms(q._replace(values=q.values.at[4].set(7))), 1, atol=1e-3)  # not filled
+    assert [float(x) for x in queue.norms(queue.init(4, 2))] == [1, 1]

@@ -26,6 +26,7 @@ def curve(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str | N
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     series = {name: points for name in names if (points := _points(metrics, name))}
     if not series:
@@ -51,7 +52,7 @@ def curve(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str | N
         axes.grid(color=INK, alpha=0.12, linewidth=0.8)
         if len(series) > 1:
             axes.legend(frameon=False)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _widen_constant(axes, [value for points in series.values() for _, value in points])
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})

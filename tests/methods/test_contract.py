@@ -92,7 +92,7 @@ def test_steps_are_one_trace_and_keep_the_tree_of_the_state(name):
     assert jax.tree.structure(new) == jax.tree.structure(state)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), new) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert int(new.updates) == 3
-    assert {"loss", "grad_norm", "positive_cosine", "negatives_per_anchor"} <= set(metrics)
+    assert {"loss", "grad_norm", "positive_cosine", "alignment", "negatives_per_anchor"} <= set(metrics)
     for part in state.params:
         before, after = (jax.tree.leaves(s.params[part]) for s in (state, new))
         assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True)), part

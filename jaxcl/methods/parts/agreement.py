@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxcl.losses import normalise
 from jaxcl.methods.base import Method, Objective
 from jaxcl.methods.parts.contrast import cosine
 from jaxcl.methods.parts.networks import Pair, make_embed, make_features, make_init
@@ -50,11 +49,9 @@ def agree_across_views(pair: Pair, ids: Any) -> Objective:
         The objective; there is nothing that a queue could receive.
     """
     across = cosine(pair.student, jnp.flip(pair.teacher, axis=1))
-    spread = jnp.mean(jnp.std(normalise(pair.teacher), axis=(0, 1)))
     metrics = dict(
         positive_cosine=jnp.mean(across),
-        # 1 where directions are spread evenly, 0 where all embeddings are one
-        feature_spread=spread * pair.teacher.shape[-1] ** 0.5,
+        alignment=2 - 2 * jnp.mean(across),
         negatives_per_anchor=jnp.zeros(()),
     )
     metrics = jax.tree.map(jax.lax.stop_gradient, metrics)

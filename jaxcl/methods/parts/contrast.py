@@ -122,6 +122,7 @@ def contrast_metrics(
         temperature=jnp.asarray(temperature),
         contrastive_accuracy=jnp.mean(together[:, None] > hardest),
         positive_cosine=jnp.mean(together),
+        alignment=2 - 2 * jnp.mean(together),  # mean squared distance of partners, Wang and Isola 2020
         hardest_cosine=jnp.mean(hardest),
         negatives_per_anchor=jnp.mean(used),
         tail_mass=jnp.mean(out.stats.tail_mass),
