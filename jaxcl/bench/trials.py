@@ -33,7 +33,7 @@ def train(trial: Trial) -> None:
     resume = ("--resume",) if (trial.folder / CONFIG).exists() else ()
     command = [sys.executable, "-m", "jaxcl.main", *trial.arguments, f"--workdir={trial.folder}", *resume]
     trial.folder.parent.mkdir(parents=True, exist_ok=True)
-    log = trial.folder.with_suffix(".log")
+    log = trial.folder.with_name(f"{trial.folder.name}.log")
     with log.open("a") as file:
         code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
     if code:
@@ -78,7 +78,7 @@ def run_all(
 ) -> None:
     """Every run of the table that has not ended yet: first those that choose, then all rows seed by seed.
 
-    A second process with the same folder takes what the first one has not begun. A run that fails is named, and the
+    Steps of a sweep, which are run once, come after everything else. A second process with the same folder takes what the first one has not begun. A run that fails is named, and the
     rest goes on.
 
     Args:
@@ -88,13 +88,13 @@ def run_all(
         say: receives a line a run.
         run: trains.
     """
-    wanted = [other for other in ROWS if other.name in {row.like for row in rows}]
-    for row in wanted:
-        for trial in choices(row, root):
-            _run(trial, say, run)
-    for row, seed in order(rows, seeds):
-        for trial in _finals(row, root, (seed,)):
-            _run(trial, say, run)
+    for part in ([row for row in rows if not row.once], [row for row in rows if row.once]):
+        for row in [other for other in ROWS if other.name in {row.like for row in part}]:
+            for trial in choices(row, root):
+                _run(trial, say, run)
+        for row, seed in order(part, seeds):
+            for trial in _finals(row, root, (seed,)):
+                _run(trial, say, run)
 
 
 def _finals(row: Contestant, root: Path, seeds: tuple[int, ...]) -> list[Trial]:
