@@ -78,8 +78,8 @@ def run_all(
 ) -> None:
     """Every run of the table that has not ended yet: first those that choose, then all rows seed by seed.
 
-    Steps of a sweep, which are run once, come after everything else. A second process with the same folder takes what the first one has not begun. A run that fails is named, and the
-    rest goes on.
+    Steps of a sweep, which are run once, come after everything else. A second process with the same folder takes what
+    the first one has not begun. A run that fails is named, and the rest goes on.
 
     Args:
         rows: of the table.

@@ -91,6 +91,11 @@ class ModelConfig:
     stem: str = setting("small", "ResNet: small (images up to 64 px) or imagenet", choices=("small", "imagenet"))
     norm: str = setting("batch", "ResNet, conv: normalisation", choices=("batch", "group"))
     patch: int = setting(4, "ViT: pixels a patch side; must divide image_size", low=1, high=64)
+    pool: str = setting(
+        "cls",
+        "ViT: features are the class token, the mean of the patches, or both side by side",
+        choices=("cls", "mean", "cls_mean"),
+    )
     remat: bool = setting(False, "ViT: recompute each block in the backward pass instead of storing it")
     dtype: str = setting("float32", "compute type; parameters stay float32", choices=("float32", "bfloat16", "float16"))
     head_layers: int = setting(2, "linear layers in the projection head", low=1, high=3)

@@ -38,7 +38,7 @@ def make_encoder(config: ModelConfig, *, norm_momentum: float = 0.9) -> nn.Modul
     """
     dtype = jnp.dtype(config.dtype)
     if config.encoder in VITS:
-        return VITS[config.encoder](patch=config.patch, remat=config.remat, dtype=dtype)
+        return VITS[config.encoder](patch=config.patch, pool=config.pool, remat=config.remat, dtype=dtype)
     if config.encoder in RESNETS:
         return RESNETS[config.encoder](stem=config.stem, norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)
     return ConvEncoder(norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)

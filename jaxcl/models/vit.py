@@ -47,13 +47,14 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Images to features [n, width]: the class token after the final norm.
+    """Images to features [n, width], or [n, 2 · width]: class token, mean of the patches or both, after the final norm.
 
     Attributes:
         width: of a token.
         heads: attention heads.
         depth: layers.
         patch: pixels a patch side; must divide height and width of the images.
+        pool: "cls", "mean" or "cls_mean".
         remat: recompute each layer in the backward pass; stored activations are one token array a layer.
         dtype: compute dtype; parameters and features are float32.
     """
@@ -62,6 +63,7 @@ class ViT(nn.Module):
     heads: int
     depth: int = 12
     patch: int = 16
+    pool: str = "cls"
     remat: bool = False
     dtype: Any = jnp.float32
 
@@ -73,15 +75,23 @@ class ViT(nn.Module):
             ConfigError: if `patch` does not divide the image size.
         """
         tokens = nn.Dense(self.width, dtype=self.dtype, name="patches")(split_patches(x, self.patch))
-        cls = self.param("cls", nn.initializers.zeros, (1, 1, self.width))
-        position = self.param("position", TRUNCATED, (1, tokens.shape[1] + 1, self.width))
-        cls = jnp.broadcast_to(cls.astype(tokens.dtype), (x.shape[0], 1, self.width))
-        tokens = jnp.concatenate([cls, tokens], axis=1) + position.astype(tokens.dtype)
+        if self.pool != "mean":
+            cls = self.param("cls", nn.initializers.zeros, (1, 1, self.width))
+            cls = jnp.broadcast_to(cls.astype(tokens.dtype), (x.shape[0], 1, self.width))
+            tokens = jnp.concatenate([cls, tokens], axis=1)
+        position = self.param("position", TRUNCATED, (1, *tokens.shape[1:]))
+        tokens = tokens + position.astype(tokens.dtype)
         # Inside a scan the loop itself keeps XLA from merging the recomputation, so the costly barrier is not needed.
         block = nn.remat(Block, prevent_cse=False) if self.remat else Block
         layers = nn.scan(block, variable_axes={"params": 0}, split_rngs={"params": True}, length=self.depth)
         tokens, _ = layers(self.heads, self.dtype, name="layers")(tokens, None)
-        return nn.LayerNorm(epsilon=1e-6, name="norm")(tokens[:, 0].astype(jnp.float32))
+        norm = nn.LayerNorm(epsilon=1e-6, name="norm")
+        if self.pool == "cls":
+            return norm(tokens[:, 0].astype(jnp.float32))
+        tokens = norm(tokens.astype(jnp.float32))
+        if self.pool == "mean":
+            return jnp.mean(tokens, axis=1)
+        return jnp.concatenate([tokens[:, 0], jnp.mean(tokens[:, 1:], axis=1)], axis=1)
 
 
 ViTTi = partial(ViT, 192, 3)

@@ -65,15 +65,21 @@ def test_a_layer_equals_numpy_loops():
     np.testing.assert_allclose(out, np_block(params, np.asarray(x), heads=3), rtol=1e-4, atol=1e-5)
 
 
-def test_the_encoder_is_its_layers_one_after_another_and_returns_the_normed_class_token():
-    encoder = ViT(12, 3, depth=3, patch=4)
+@pytest.mark.parametrize("pool", ["cls", "mean", "cls_mean"])
+def test_the_encoder_is_its_layers_one_after_another_and_pools_the_normed_tokens(pool):
+    encoder = ViT(12, 3, depth=3, patch=4, pool=pool)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32))
     params = random_like(jax.eval_shape(lambda: encoder.init(jax.random.key(0), x))["params"], seed=1)
     tokens = np_dense(np.asarray(split_patches(x, 4)), params["patches"])
-    tokens = np.concatenate([np.broadcast_to(params["cls"], (2, 1, 12)), tokens], 1) + params["position"]
+    if pool != "mean":
+        tokens = np.concatenate([np.broadcast_to(params["cls"], (2, 1, 12)), tokens], 1)
+    tokens = tokens + params["position"]
     for layer in range(3):
         tokens = np_block(jax.tree.map(lambda leaf, n=layer: leaf[n], params["layers"]), tokens, heads=3)
-    expected = np_layer_norm(tokens[:, 0], params["norm"])
+    tokens = np_layer_norm(tokens, params["norm"])
+    patches = tokens if pool == "mean" else tokens[:, 1:]
+    parts = {"cls": [tokens[:, 0]], "mean": [patches.mean(1)], "cls_mean": [tokens[:, 0], patches.mean(1)]}
+    expected = np.concatenate(parts[pool], axis=1)
     out = jax.jit(encoder.apply, compiler_options=FAST_COMPILE)({"params": params}, x)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
