@@ -85,10 +85,25 @@ def figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("parameters", number(get("param_count"))),
         ("devices", number(get("devices"))),
         ("wall time", duration(get("wall_seconds"))),
+        *([("device-days", number(days, 3))] if (days := device_days(summary)) else []),
     ]
     rows += [("non-finite steps", f"{get('nonfinite_steps'):,} (skipped)")] if get("nonfinite_steps") else []
     rows += [("unreadable images", f"{get('bad_images'):,} (replaced)")] if get("bad_images") else []
     return rows
+
+
+def device_days(summary: Mapping[str, Any]) -> float | None:
+    """Days of training times devices, by the images and the speed, so that a resumed run counts whole.
+
+    None for less than an hour, whose days say nothing.
+
+    >>> device_days({"images_per_second": 10.0, "devices": 8, "protocol": {"epochs": 2.0, "train_images": 432000}})
+    8.0
+    """
+    asked, speed = summary.get("protocol") or {}, summary.get("images_per_second")
+    images = (asked.get("epochs") or 0) * (asked.get("train_images") or 0)
+    seconds = images / speed if speed else 0
+    return seconds * (summary.get("devices") or 1) / 86_400 if seconds >= 3600 else None
 
 
 def protocol(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

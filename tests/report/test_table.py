@@ -45,10 +45,17 @@ def test_every_accuracy_stands_beside_its_floors_and_chance_as_percent():
 
 @pytest.mark.parametrize(
     "fact",
-    ["6.931 → 3.021", "1,900", "4,512", "5,118", "194,208", "2 min 11 s", "feature layer encoder output", "k 20"],
+    ["6.931 → 3.021", "1,900", "4,512", "5,118", "194,208", "2 min 11 s", "feature layer encoder output", "kNN k 20"],
 )
 def test_the_table_has_the_figures_of_the_run_and_the_protocol(fact):
     assert fact in " ".join(summary_table(SUMMARY).split())
+
+
+def test_a_long_run_says_its_device_days_and_a_short_one_does_not():
+    protocol = {**SUMMARY["protocol"], "epochs": 200.0, "train_images": 1_281_167}
+    long = {**SUMMARY, "protocol": protocol, "images_per_second": 4000.0, "devices": 8}
+    assert f"{'device-days':<22}5.93" in summary_table(long)
+    assert "device-days" not in summary_table(SUMMARY)
 
 
 def test_the_verdict_says_how_far_above_the_floors_and_how_sure():

@@ -1,0 +1,88 @@
+"""Presets for machines that are not here: each builds and takes a step on virtual devices, with a small set of images."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+from compile_options import FAST_COMPILE
+from PIL import Image
+
+from jaxcl.build import build
+from jaxcl.config import load_config, resolve
+from jaxcl.data import make_loader
+
+tfds = pytest.importorskip("tensorflow_datasets")
+
+# what a CPU can do: everything else is the preset's
+SMALL = ["data.image_size=32", "data.workers=0", "batch.size=32", "model.head_hidden=64", "model.dtype=float32"]
+PRESETS = {
+    "low_memory_4x8gb": ("imagenet2012", 4, ["batch.micro=16", "queue.size=64", "loss.top_k=7", "loss.tail_samples=5"]),
+    "eight_gpu": ("imagenet2012", 8, ["batch.micro=16", "queue.size=64", "queue.start=16"]),
+    "imagenet_resnet50": ("imagenet2012", 8, ["queue.size=64"]),
+    "cifar100_vit_b32": ("cifar100", 1, ["loss.top_k=5", "loss.tail_samples=5"]),
+}
+
+
+class Tiny(tfds.core.GeneratorBasedBuilder):
+    """Forty-eight images to train on and eight to test by, with the features of the set whose name it takes."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": tfds.features.ClassLabel(num_classes=4)}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(48), "validation": self._generate_examples(8)}
+
+    def _generate_examples(self, count):
+        for i in range(count):
+            file = io.BytesIO()
+            pixels = np.random.default_rng(i).integers(0, 256, (32, 40, 3), np.uint8)
+            Image.fromarray(pixels).save(file, "PNG")
+            file.seek(0)
+            yield i, {"image": file, "label": i % 4}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("tfds"))
+    with tfds.core.registered.skip_registration():
+        for name in {data for data, *_ in PRESETS.values()}:
+            builder = type("TinyOf", (Tiny,), {"name": name})(data_dir=folder, file_format="array_record")
+            builder.download_and_prepare()
+    return folder
+
+
+def parts_of(preset, data_dir):
+    _, devices, changes = PRESETS[preset]
+    root, mesh = f"data.root={data_dir}", f"mesh.shape.data={devices}"
+    config = resolve(load_config(f"configs/{preset}.py:smoke", [*SMALL, *changes, root, mesh]))
+    parts = build(config)
+    loader = make_loader(
+        parts.splits.train, config=config.data, augment=config.augment, batch=config.batch.size, seed=config.seed
+    )
+    batch = next(loader)
+    loader.close()
+    batch.pop("bad")
+    return parts, batch
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_builds_and_its_step_has_the_shapes_of_its_state(preset, data_dir):
+    parts, batch = parts_of(preset, data_dir)
+    after, metrics = jax.eval_shape(parts.train_step, parts.like, batch)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), parts.like)
+    assert {"loss", "grad_norm", "learning_rate"} <= set(metrics)
+
+
+@pytest.mark.slow(reason="XLA compiles a ResNet-50 over eight virtual devices for minutes")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_takes_a_step_on_virtual_devices(preset, data_dir):
+    parts, batch = parts_of(preset, data_dir)
+    state, batch = parts.init_state(0), parts.place(batch)
+    step = parts.train_step.lower(state, batch).compile(FAST_COMPILE)
+    state, metrics = step(state, batch)
+    assert np.isfinite(jax.device_get(metrics)["loss"])
+    assert int(state.updates) == 1
