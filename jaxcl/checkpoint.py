@@ -266,8 +266,9 @@ def _brief(where: Path) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """The first line of an error, cut."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:100]
+    """The first line of an error; of a long one what happened, at its begin, and why, at its end."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See full")[0]
+    return text if len(text) <= 120 else f"{text[:50]} … {text[-60:]}"
 
 
 def _drop_damaged_scores(folder: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from types import TracebackType
 from typing import NoReturn
 
 from jaxcl.config import ConfigError
@@ -43,6 +44,7 @@ def guarded(command: Callable[[], None]) -> int:
     """
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
     logging.basicConfig(format="note: %(message)s", level=logging.WARNING)
+    sys.excepthook = _hook
     try:
         command()
     except (ConfigError, OSError) as error:
@@ -75,6 +77,12 @@ def leave(code: int) -> NoReturn:
         # threads that read images or write a checkpoint may still run, and crash or complain as Python is torn down
         os._exit(code)
     sys.exit(code)
+
+
+def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Python's own, but for what each other write of a checkpoint says in its thread once one of them has failed."""
+    if str(error) != "Event loop is closed":
+        sys.__excepthook__(kind, error, trace)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

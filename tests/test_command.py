@@ -1,4 +1,5 @@
 import re
+import sys
 
 import pytest
 
@@ -29,3 +30,11 @@ def test_what_a_user_can_mend_is_one_line_and_a_code(capsys, error, code, line):
     errors = capsys.readouterr().err
     assert re.match(line, errors)
     assert errors.count("\n") == 1
+
+
+def test_the_threads_of_a_checkpoint_that_failed_are_silent_and_all_other_errors_are_not(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    guarded(lambda: None)
+    for error in (RuntimeError("Event loop is closed"), RuntimeError("something else")):
+        sys.excepthook(RuntimeError, error, None)
+    assert capsys.readouterr().err == "RuntimeError: something else\n"
