@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from jaxcl import methods
 from jaxcl.assess import Readers, as_unit
 from jaxcl.augment import augment, normalize
 from jaxcl.config import Config, check_devices, mesh_sizes, micro_size
-from jaxcl.data import EVAL_EPOCH, BadImages, Splits, eval_batches, open_source
+from jaxcl.data import EVAL_EPOCH, BadImages, Splits, check_readable, eval_batches, open_source
 from jaxcl.mesh import along_data, make_mesh, replicated
 from jaxcl.methods.base import Method
 from jaxcl.models import make_encoder, make_head, make_predictor
@@ -72,7 +72,7 @@ class Parts:
 
 
 def build(config: Config) -> Parts:
-    """Makes the parts of a run; nothing is compiled and no image is read yet.
+    """Makes the parts of a run; nothing is compiled yet, and one held-out image is read.
 
     Args:
         config: from `jaxcl.config.resolve`.
@@ -84,6 +84,9 @@ def build(config: Config) -> Parts:
         ConfigError: what the data or the devices do not allow.
     """
     splits = open_source(config.data)
+    check_readable(splits.test)
+    images = max(map(len, splits))  # a larger batch would be padded to its size
+    config = replace(config, eval=replace(config.eval, batch=min(config.eval.batch, images)))
     methods.check(config, has_labels=bool(splits.train.classes))
     bad = Bad(*(BadImages(split, config.data.max_bad_fraction) for split in splits))
     check_devices(config, jax.device_count())

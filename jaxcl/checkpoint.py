@@ -1,10 +1,15 @@
-"""Checkpoints: saving without waiting, keeping the newest and the best, and restoring onto any mesh."""
+"""Checkpoints: saving without waiting, keeping the newest and the best, and restoring what is whole onto any mesh."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import math
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +17,38 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from jaxcl.config import ConfigError
+from jaxcl.integrity import array_types, checksums, differing, misfit, text_checksum
+
+_CHECKSUMS = "checksums"
+# what Orbax and the system say of a machine, and not of the files
+_NOT_DAMAGE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE")
+
+
+class DamagedError(ConfigError):
+    """A checkpoint that is not what was saved."""
+
+
+class Restored(NamedTuple):
+    """What a checkpoint holds, and why newer ones were passed over.
+
+    Attributes:
+        step: its number.
+        state: of the run.
+        position: in the data.
+        damaged: newer steps, each with what is wrong with it.
+    """
+
+    step: int
+    state: Any
+    position: dict[str, Any]
+    damaged: dict[int, str]
 
 
 class Checkpoints:
     """The folder `checkpoints/` of a run.
 
-    A checkpoint holds the train state, the position in the data and the resolved configuration. Saving returns at once
-    and goes on in the background; an unfinished save is never taken for a checkpoint.
+    A checkpoint holds the train state, the position in the data, checksums of both and the resolved configuration.
+    Saving returns at once and goes on in the background; an unfinished save is never taken for a checkpoint.
     """
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
@@ -30,6 +60,7 @@ class Checkpoints:
         """
         newest = policies.LatestN(keep)
         best = policies.BestN(get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False)
+        _drop_damaged_scores(folder)
         self._manager = ocp.CheckpointManager(
             folder.absolute(),
             options=ocp.CheckpointManagerOptions(
@@ -62,23 +93,28 @@ class Checkpoints:
             score: higher is better; None: this checkpoint is kept only while it is among the newest.
 
         Raises:
-            ConfigError: a non-finite number in the state, which is then not saved.
+            ConfigError: a non-finite number in the state, which is then not saved; or this save, or the one before,
+                cannot be written.
         """
         if step in self._manager.all_steps():
             return
         bad = _first_non_finite(state)
         if bad is not None:
             raise ConfigError(f"{bad} is not finite at step {step}: the state was not saved; lower optim.base_lr")
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), data=ocp.args.JsonSave(position), config=ocp.args.JsonSave(config)
-            ),
-            metrics=None if score is None or not math.isfinite(score) else {"score": float(score)},
-        )
+        sums = {"arrays": checksums(state), "data": text_checksum(position)}
+        items: dict[str, Any] = {"data": position, "config": config, _CHECKSUMS: sums}
+        with self._writing():
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(state),
+                    **{name: ocp.args.JsonSave(item) for name, item in items.items()},
+                ),
+                metrics=None if score is None or not math.isfinite(score) else {"score": float(score)},
+            )
 
     def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        """The state and the data position of a step.
+        """The state and the data position of a step, as they were saved to the last bit.
 
         Args:
             step: one that was saved.
@@ -88,26 +124,161 @@ class Checkpoints:
             The state and the position.
 
         Raises:
-            ConfigError: the saved tree does not fit.
+            DamagedError: what lies there is not what was saved.
+            ConfigError: the saved tree does not fit; the first arrays that do not are named.
         """
-        try:
-            restored = self._manager.restore(
-                step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like), data=ocp.args.JsonRestore())
-            )
-        except (ValueError, KeyError, FileNotFoundError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ConfigError(f"checkpoint {self._folder / str(step)} cannot be restored: {reason}") from error
-        _check_shapes(restored["state"], like, self._folder / str(step))
-        return restored["state"], restored["data"]
+        where = self._folder.absolute() / str(step)
+        with _reading(where):
+            saved = array_types(ocp.PyTreeCheckpointHandler().metadata(where / "state").tree)
+            sums = self._sums(step)
+        if sums and sums["arrays"].keys() != saved.keys():
+            raise DamagedError(f"{_brief(where)} is damaged (the list of its arrays)")
+        reason = misfit(saved, array_types(like))
+        if reason:
+            raise ConfigError(f"checkpoint {self._folder / str(step)} does not fit this configuration: {reason}")
+        with _reading(where):
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(like), data=ocp.args.JsonRestore())
+            restored = self._manager.restore(step, args=items)
+            state, position = restored["state"], dict(restored["data"])
+        if sums:
+            bad = differing(checksums(state), sums["arrays"])
+            bad = "data" if bad is None and text_checksum(position) != sums["data"] else bad
+            if bad:
+                raise DamagedError(f"{_brief(where)} is damaged ({bad})")
+        return state, position
+
+    def restore_newest(self, like: Any) -> Restored | None:
+        """The newest checkpoint that is whole; the folder stays as it is.
+
+        Args:
+            like: as in `restore`.
+
+        Returns:
+            What it holds, and which newer ones are damaged; None where nothing was saved.
+
+        Raises:
+            ConfigError: none is whole, or one does not fit.
+        """
+        damaged: dict[int, str] = {}
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                return Restored(step, *self.restore(step, like), damaged)
+            except DamagedError as error:
+                damaged[step] = str(error)
+        if damaged:
+            raise ConfigError(f"{'; '.join(damaged.values())}: there is no whole one in {self._folder}")
+        return None
+
+    def set_aside(self, restored: Restored) -> None:
+        """Says which checkpoints are damaged, and renames them so that none is taken for the newest again.
+
+        Args:
+            restored: from `restore_newest`.
+        """
+        for step, reason in restored.damaged.items():
+            free = _free_name(self._folder / f"damaged-{step}")
+            warnings.warn(f"{reason}: going back to step {restored.step}; it is now {_brief(free)}", stacklevel=2)
+            (self._folder / str(step)).rename(free)
+        if restored.damaged:
+            self._manager.reload()
 
     def wait(self) -> None:
-        """Returns when all saves are on disk."""
-        self._manager.wait_until_finished()
+        """Returns when all saves are on disk.
+
+        Raises:
+            ConfigError: one of them cannot be written.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits and releases the folder."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Waits and releases the folder; a save that fails is told by `wait`, and not a second time."""
+        with contextlib.suppress(Exception):
+            self._manager.wait_until_finished()
+        with contextlib.suppress(Exception):
+            self._manager.close()
+
+    def _sums(self, step: int) -> dict[str, Any] | None:
+        """The checksums of a step; None where an earlier version saved it, without."""
+        if not (self._folder / str(step) / _CHECKSUMS).exists():
+            return None
+        items = ocp.args.Composite(**{_CHECKSUMS: ocp.args.JsonRestore()})
+        sums = self._manager.restore(step, args=items)[_CHECKSUMS]
+        return {"arrays": dict(sums["arrays"]), "data": sums["data"]}
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What Orbax says of a disk that takes no more, as one line."""
+        try:
+            yield
+        except (jax.errors.JaxRuntimeError, MemoryError):
+            raise
+        except Exception as error:  # of this save or of the one before
+            steps = _steps(self._folder)
+            newest = f"the newest whole checkpoint is of step {steps[0]}" if steps else "there is none yet"
+            raise ConfigError(f"checkpoints cannot be written: {_one_line(error)}; {newest}") from error
+
+
+def stored_config(folder: Path) -> dict[str, Any] | None:
+    """The resolved configuration inside the newest checkpoint that has one.
+
+    Args:
+        folder: `checkpoints/` of a run; it may be missing, and nothing is written.
+
+    Returns:
+        The configuration, or None.
+    """
+    for step in _steps(folder):
+        with contextlib.suppress(OSError, ValueError):
+            return dict(ocp.JsonCheckpointHandler().restore(folder.absolute() / str(step) / "config"))
+    return None
+
+
+def _steps(folder: Path) -> list[int]:
+    """The steps that were saved whole, the newest first; unfinished and damaged ones have longer names."""
+    names = [item.name for item in folder.iterdir()] if folder.is_dir() else []
+    return sorted((int(name) for name in names if name.isdigit()), reverse=True)
+
+
+def _free_name(path: Path) -> Path:
+    """The path, or with the first number behind it that is not taken."""
+    names = itertools.chain([path], (path.with_name(f"{path.name}-{number}") for number in itertools.count(2)))
+    return next(name for name in names if not name.exists())
+
+
+@contextlib.contextmanager
+def _reading(where: Path) -> Iterator[None]:
+    """Whatever goes wrong with files that are not what was saved, as one line."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, MemoryError):
+        raise
+    except Exception as error:  # Orbax and its file formats raise almost anything on hostile bytes
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+        if (isinstance(error, OSError) and not missing) or str(error).startswith(_NOT_DAMAGE):
+            raise ConfigError(f"checkpoint {where} cannot be read: {_one_line(error)}") from error
+        raise DamagedError(f"{_brief(where)} is damaged ({_one_line(error)})") from error
+
+
+def _brief(where: Path) -> str:
+    """A path as `checkpoints/20`."""
+    return f"{where.parent.name}/{where.name}"
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of an error; of a long one what happened, at its begin, and why, at its end."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See full")[0]
+    return text if len(text) <= 120 else f"{text[:50]} … {text[-60:]}"
+
+
+def _drop_damaged_scores(folder: Path) -> None:
+    """Renames scores that are no JSON: Orbax would not open the folder, and a checkpoint may go without."""
+    for file in folder.glob("[0-9]*/metrics/metrics"):
+        try:
+            float(json.loads(file.read_bytes())["score"])
+        except (ValueError, KeyError, TypeError):
+            warnings.warn(f"{_brief(file.parent.parent)} has a damaged score, which counts no more", stacklevel=3)
+            file.rename(_free_name(file.with_name("damaged")))
 
 
 def _score(metrics: dict[str, float]) -> float:
@@ -127,14 +298,3 @@ def _first_non_finite(state: Any) -> str | None:
 def _all_finite(leaves: list[jax.Array]) -> list[jax.Array]:
     """For each array whether all its numbers are finite."""
     return [jnp.isfinite(leaf).all() for leaf in leaves]
-
-
-def _check_shapes(restored: Any, like: Any, where: Path) -> None:
-    """Raises where a leaf came back in another shape or type, which Orbax does not always notice."""
-    found = jax.tree_util.tree_flatten_with_path(restored)[0]
-    for (path, leaf), wanted in zip(found, jax.tree.leaves(like), strict=True):
-        if leaf.shape != wanted.shape or leaf.dtype != wanted.dtype:
-            raise ConfigError(
-                f"checkpoint {where}: {jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}; "
-                f"this configuration needs {wanted.dtype}{list(wanted.shape)}"
-            )

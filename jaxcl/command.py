@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from types import TracebackType
 from typing import NoReturn
 
 from jaxcl.config import ConfigError
@@ -43,6 +44,7 @@ def guarded(command: Callable[[], None]) -> int:
     """
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
     logging.basicConfig(format="note: %(message)s", level=logging.WARNING)
+    sys.excepthook = _hook
     try:
         command()
     except (ConfigError, OSError) as error:
@@ -57,7 +59,8 @@ def guarded(command: Callable[[], None]) -> int:
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        print(f"error: out of memory: lower batch.size, batch.micro or queue.size ({_brief(error)})", file=sys.stderr)
+        settings = "batch.size, batch.micro, queue.size or eval.batch"
+        print(f"error: out of memory: lower {settings} ({_brief(error)})", file=sys.stderr)
         return 2
     return 0
 
@@ -70,17 +73,24 @@ def leave(code: int) -> NoReturn:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    if code > 128:
-        # after a signal, threads that read images may still run native code, which crashes while Python is torn down
+    if code:
+        # threads that read images or write a checkpoint may still run, and crash or complain as Python is torn down
         os._exit(code)
     sys.exit(code)
 
 
+def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Python's own, but for what each other write of a checkpoint says in its thread once one of them has failed."""
+    if str(error) != "Event loop is closed":
+        sys.__excepthook__(kind, error, trace)
+
+
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether JAX says so; by name, since a command may fail before jax is loaded."""
-    return type(error).__name__ == "JaxRuntimeError" and "out of memory" in str(error).lower()
+    """Whether Python or JAX says so; JAX's by name, since a command may fail before it is loaded."""
+    of_jax = type(error).__name__ == "JaxRuntimeError" and "out of memory" in str(error).lower()
+    return of_jax or isinstance(error, MemoryError)
 
 
 def _brief(error: Exception) -> str:
     """The first line of an error, cut."""
-    return str(error).strip().splitlines()[0][:160]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

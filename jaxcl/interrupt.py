@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -55,3 +57,25 @@ class Interrupt:
         print(
             f"\n{name}: finishing what is under way, then saving; once more to end at once", file=sys.stderr, flush=True
         )
+
+
+@contextlib.contextmanager
+def stopping(message: str) -> Iterator[None]:
+    """While entered, Ctrl-C or SIGTERM raises `Interrupted` where it stands, so that files are closed and locks freed.
+
+    Args:
+        message: of the exception. Outside the main thread, where Python allows no handlers, nothing is caught.
+    """
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        del frame
+        raise Interrupted(message, signum)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
 import time
 import warnings
@@ -14,13 +16,14 @@ from jax.tree_util import Partial
 from jaxcl.assess import Assessment, assess, pixels, quick_score
 from jaxcl.build import Parts, build, warn_of_stale_negatives
 from jaxcl.checkpoint import Checkpoints
-from jaxcl.config import Config, ConfigError, resolve, to_dict
+from jaxcl.config import Config, ConfigError, mesh_that_fits, resolve, to_dict
 from jaxcl.data import Loader, make_loader
-from jaxcl.interrupt import Interrupt, Interrupted
+from jaxcl.interrupt import Interrupt, Interrupted, stopping
 from jaxcl.optim import group_table
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
+from jaxcl.resume import begin, check_resumable, saved_config
 from jaxcl.state import TrainState, parameter_count
-from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, check_unchanged, claim, read_json, write_json
+from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, claim, read_json, write_json
 
 
 def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
@@ -45,36 +48,29 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     loader = _open_loader(parts)
     claimed = claim(workdir, resume=resume, overwrite=overwrite)
     try:
-        if resume and (workdir / CONFIG).exists():
-            _check_resumable(read_json(workdir / CONFIG), config)
+        before = check_resumable(workdir, config)
         warn_of_stale_negatives(config, len(parts.splits.train))
         print(f"workdir: {workdir}\n{group_table(parts.like.params, config.optim)}", flush=True)
-        write_json(workdir / CONFIG, to_dict(config))
-        checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
-        try:
-            with Interrupt() as interrupt, MetricsWriter(workdir) as writer:
-                fit = Fit(parts, loader, writer, checkpoints, interrupt)
-                state = fit.run()
+        with Interrupt() as interrupt:
+            checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
+            try:
+                state, first = begin(parts, loader, checkpoints, workdir, steps_before=before)
+                write_json(workdir / CONFIG, to_dict(config))
+                with MetricsWriter(workdir) as writer:
+                    writer.truncate_after(first)
+                    fit = Fit(parts, loader, writer, checkpoints, interrupt)
+                    state = fit.run(state, first)
                 checkpoints.wait()
-        finally:
-            checkpoints.close()
-            loader.close()
+            finally:
+                checkpoints.close()
+                loader.close()
+        command = f"python -m jaxcl.evaluate --workdir={workdir}"
         if interrupt.requested:
-            command = f"python -m jaxcl.evaluate --workdir={workdir}"
             raise Interrupted(f"trained to the end and saved; {command} scores it", interrupt.requested)
-        return finish(parts, state, workdir, fit.images_per_second, started)
+        with stopping(f"trained to the end and saved, but not scored; {command} scores it"):
+            return finish(parts, state, workdir, fit.images_per_second, started)
     finally:
         claimed.release()
-
-
-def _check_resumable(saved: dict[str, Any], config: Config) -> None:
-    """Refuses settings that change what a step computes, and says what more steps do."""
-    check_unchanged(saved, to_dict(config))
-    if saved.get("steps") != config.steps:
-        warnings.warn(
-            f"steps = {config.steps} (the run has {saved.get('steps')}): the learning rate follows the new schedule",
-            stacklevel=3,
-        )
 
 
 def _open_loader(parts: Parts) -> Loader:
@@ -114,8 +110,12 @@ class Fit:
         """Of all steps but the first; None where there was no other."""
         return self._timed * self._config.batch.size / self._busy if self._timed else None
 
-    def run(self) -> TrainState:
-        """Trains from the newest checkpoint, or from the first state, to the last step.
+    def run(self, state: TrainState, first: int) -> TrainState:
+        """Trains to the last step.
+
+        Args:
+            state: to begin with; it is given up.
+            first: the steps behind it.
 
         Returns:
             The trained state, which is saved.
@@ -124,9 +124,9 @@ class Fit:
             Interrupted: on request, after saving.
             ConfigError: too many non-finite steps in a row.
         """
-        state, first = self._start()
         if first >= self._config.steps:
             return state
+        self._skipped = float(state.step - state.updates)
         batch = next(self._loader)
         print("compiling the training step", flush=True)
         with Progress(self._config.steps, first=first, images_per_step=self._config.batch.size) as progress:
@@ -143,18 +143,6 @@ class Fit:
                 progress.update(number, loss=values["loss"])
                 self._record(number, state, values, position)
         return state
-
-    def _start(self) -> tuple[TrainState, int]:
-        """The newest saved state with its data position, or the first state; and the steps behind it."""
-        newest = self._checkpoints.latest()
-        self._writer.truncate_after(newest or 0)
-        if newest is None:
-            return self._parts.init_state(self._config.seed), 0
-        state, position = self._checkpoints.restore(newest, self._parts.like)
-        self._loader.restore(position)
-        self._skipped = float(state.step - state.updates)
-        print(f"resumed at step {newest} of {self._config.steps}", flush=True)
-        return state, newest
 
     def _watch(self, number: int, values: dict[str, float], ids: Any) -> None:
         """Counts the steps that a NaN or an infinity undid, names their images, and gives up after too many."""
@@ -211,16 +199,21 @@ def evaluate(workdir: Path) -> dict[str, Any]:
     _quiet_libraries()
     claimed = claim(workdir, resume=True)
     try:
-        parts = build(resolve(read_json(workdir / CONFIG)))
-        if not (workdir / CHECKPOINTS).is_dir():
-            raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
-        checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=parts.config.checkpoint.keep)
-        newest = checkpoints.latest()
-        if newest is None:
-            raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
-        state, _ = checkpoints.restore(newest, parts.like)
-        checkpoints.close()
-        return finish(parts, state, workdir, None, started)
+        with stopping("stopped; nothing was scored"):
+            saved = saved_config(workdir)
+            if saved is None or not (workdir / CHECKPOINTS).is_dir():
+                raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
+            config = resolve(saved)
+            parts = build(dataclasses.replace(config, mesh=mesh_that_fits(config, jax.device_count())))
+            checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
+            try:
+                found = checkpoints.restore_newest(parts.like)
+                if found is None:
+                    raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
+                checkpoints.set_aside(found)
+            finally:
+                checkpoints.close()
+            return finish(parts, found.state, workdir, None, started)
     finally:
         claimed.release()
 
@@ -252,7 +245,7 @@ def finish(
     summary = {**scores_of(result), **describe(parts, state, result), **_facts(rows, images_per_second)}
     summary["wall_seconds"] = time.monotonic() - started
     if images_per_second is None and (workdir / SUMMARY).is_file():  # scored again: the time is still that of the run
-        summary["wall_seconds"] = read_json(workdir / SUMMARY).get("wall_seconds")
+        summary["wall_seconds"] = _wall_seconds_before(workdir)
     write_summary(workdir, summary)
     write_report(workdir, summary, rows, to_dict(config))
     print(summary_table(summary, workdir), flush=True)
@@ -315,6 +308,13 @@ def _facts(rows: list[dict[str, Any]], images_per_second: float | None) -> dict[
     )
 
 
+def _wall_seconds_before(workdir: Path) -> float | None:
+    """Of the run, from its summary; None where that is damaged, which is about to be replaced."""
+    with contextlib.suppress(ConfigError):
+        return read_json(workdir / SUMMARY).get("wall_seconds")
+    return None
+
+
 def _quiet_libraries() -> None:
-    """Libraries that report every file they touch speak up only when something is wrong."""
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    """Libraries that report every file they touch are silent: what fails also raises, and is told in one line."""
+    logging.getLogger("absl").setLevel(logging.CRITICAL)

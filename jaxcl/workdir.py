@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ SUMMARY = "summary.json"
 REPORT = "report.html"
 _LOCK = ".lock"
 # what a run writes, and so all that --overwrite may delete
-_OURS = (CONFIG, CHECKPOINTS, METRICS, SUMMARY, REPORT, "events.out.tfevents.*")
+_OURS = (CONFIG, CHECKPOINTS, METRICS, f"{METRICS}.[0-9]*", SUMMARY, REPORT, "events.out.tfevents.*")
 
 # Settings that a resumed run may change: they do not alter what a step computes, but that more `steps` stretch the
 # learning-rate schedule, which the caller says
@@ -85,6 +86,18 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> Workd
 
 def _lock(path: Path) -> IO[str]:
     """The open lock file, with this process's name in it."""
+    handle = _lock_file(path)
+    while not _is_at(handle, path / _LOCK):  # whoever had it has just released it, and with it this file
+        handle.close()
+        handle = _lock_file(path)
+    handle.truncate(0)
+    handle.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.datetime.now():%Y-%m-%d %H:%M:%S}\n")
+    handle.flush()
+    return handle
+
+
+def _lock_file(path: Path) -> IO[str]:
+    """The open lock file, locked."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         handle = (path / _LOCK).open("a+")
@@ -98,10 +111,15 @@ def _lock(path: Path) -> IO[str]:
         owner = handle.read().strip() or "another process"
         handle.close()
         raise ConfigError(f"--workdir={path} is in use by {owner}") from None
-    handle.truncate(0)
-    handle.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.datetime.now():%Y-%m-%d %H:%M:%S}\n")
-    handle.flush()
     return handle
+
+
+def _is_at(handle: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _empty(path: Path) -> None:
@@ -109,6 +127,19 @@ def _empty(path: Path) -> None:
     for pattern in _OURS:
         for item in path.glob(pattern):
             shutil.rmtree(item) if item.is_dir() else item.unlink()
+
+
+def keep_aside(path: Path) -> Path:
+    """Renames a file that would be written anew: `.1` behind its name, or the first number that is free.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        Where it is now.
+    """
+    names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+    return path.rename(next(name for name in names if not name.exists()))
 
 
 def write_json(path: Path, values: Any) -> None:

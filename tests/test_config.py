@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from jaxcl import config as settings
@@ -128,3 +129,21 @@ def test_a_mesh_that_does_not_fit_is_refused(shape, message):
 def test_what_does_not_divide_over_the_devices_is_refused_with_the_nearest_valid_values(values, message):
     with pytest.raises(ConfigError, match=message):
         settings.check_devices(resolve(values), 8)
+
+
+@pytest.mark.parametrize("values", [{3: 4}, {"loss": {(1, 2): 0.1}}])
+def test_a_key_that_is_no_name_is_refused(values):
+    with pytest.raises(ConfigError, match="is no name but of type"):
+        resolve(values)
+
+
+@pytest.mark.parametrize(("path", "item"), [pair for pair in leaves() if isinstance(pair[1].metadata["low"], float)])
+def test_the_smallest_valid_value_is_0_or_one_that_float32_keeps_and_can_divide_by(path, item):
+    low = np.float32(item.metadata["low"])
+    assert low == 0 or np.isfinite(1 / low**2), path
+
+
+def test_a_run_on_other_devices_takes_as_many_as_can_share_its_batch():
+    config = resolve({"batch": {"size": 24, "micro": 12}, "queue": {"size": 40}, "mesh": {"shape": {"data": 4}}})
+    sizes = {devices: settings.mesh_that_fits(config, devices).shape.data for devices in (1, 2, 3, 4, 8)}
+    assert sizes == {1: 1, 2: 2, 3: 2, 4: 4, 8: 4}

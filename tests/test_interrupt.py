@@ -2,7 +2,9 @@ import signal
 import subprocess
 import sys
 
-from jaxcl.interrupt import Interrupt, Interrupted
+import pytest
+
+from jaxcl.interrupt import Interrupt, Interrupted, stopping
 
 
 def test_the_first_signal_is_only_noted():
@@ -30,3 +32,12 @@ def test_handlers_are_put_back():
 def test_the_exit_code_tells_the_signal():
     assert Interrupted("stopped", signal.SIGINT).code == 130
     assert Interrupted("stopped", signal.SIGTERM).code == 143
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_stops_at_once_raises_where_it_stands_and_leaves_the_handlers_as_they_were(signum):
+    before = signal.getsignal(signum)
+    with pytest.raises(Interrupted, match="nothing was scored") as stop, stopping("nothing was scored"):
+        signal.raise_signal(signum)
+    assert stop.value.code == 128 + signum
+    assert signal.getsignal(signum) is before

@@ -11,9 +11,10 @@ ROOT = Path(__file__).parents[1] / "jaxcl"
 ROWS = [
     {"losses", "queue", "augment", "mesh", "config", "interrupt"},
     {"schedules", "spread"},
-    {"methods", "models", "data", "probes", "optim"},
+    {"methods", "models", "data", "probes", "optim", "integrity"},
     {"step", "state", "checkpoint", "report", "workdir", "assess"},
     {"build", "command"},
+    {"resume"},
     {"train"},
     {"main", "evaluate", "embed", "memory", "bench"},
 ]

@@ -330,7 +330,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(tmp_pat
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(config)))
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 99.0}\n')
-    training.train(config, tmp_path / "run", resume=True)
+    with pytest.warns(UserWarning, match="there is no checkpoint"):
+        training.train(config, tmp_path / "run", resume=True)
     assert [row["step"] for row in metrics_of(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
     assert metrics_of(tmp_path / "run")[0]["loss"] != 99.0
 

@@ -95,3 +95,30 @@ def test_resume_names_every_setting_that_would_change_the_steps():
 
 def test_resume_for_more_steps_or_with_other_workers_is_allowed():
     workdir.check_unchanged({"steps": 5, "data": {"workers": 0}}, {"steps": 9, "data": {"workers": 2}})
+
+
+def test_a_lock_file_that_was_released_while_it_was_opened_is_not_taken_for_the_folder(tmp_path, monkeypatch):
+    first = workdir.claim(tmp_path / "run")
+    lock, opened = workdir._lock_file, []
+
+    def slowly(path):
+        opened.append(lock(path))
+        if len(opened) == 1:  # between the opening and the locking, whoever had it went
+            (path / ".lock").unlink()
+        return opened[-1]
+
+    first.release()
+    monkeypatch.setattr(workdir, "_lock_file", slowly)
+    claimed = workdir.claim(tmp_path / "run")
+    assert len(opened) == 2
+    assert "process" in (tmp_path / "run" / ".lock").read_text()
+    claimed.release()
+
+
+def test_a_file_is_kept_aside_under_the_first_free_number_and_overwrite_deletes_it(tmp_path):
+    path = used(tmp_path / "run")
+    for expected in ("metrics.jsonl.1", "metrics.jsonl.2"):
+        (path / "metrics.jsonl").write_text("{}")
+        assert workdir.keep_aside(path / "metrics.jsonl").name == expected
+    workdir.claim(path, overwrite=True)
+    assert sorted(item.name for item in path.iterdir()) == [".lock", "mine.txt"]

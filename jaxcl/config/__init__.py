@@ -3,7 +3,7 @@
 from jaxcl.config.errors import ConfigError, suggestion
 from jaxcl.config.files import load_config, with_variant
 from jaxcl.config.resolve import base_config, describe, resolve, to_dict
-from jaxcl.config.rules import check_devices, check_divides, mesh_sizes, micro_size
+from jaxcl.config.rules import check_devices, check_divides, mesh_sizes, mesh_that_fits, micro_size
 from jaxcl.config.settings import (
     AugmentConfig,
     BatchConfig,
@@ -43,6 +43,7 @@ __all__ = [
     "describe",
     "load_config",
     "mesh_sizes",
+    "mesh_that_fits",
     "micro_size",
     "resolve",
     "suggestion",

@@ -86,13 +86,15 @@ def to_dict(config: Config) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
-def _build(section: type, values: Mapping[str, Any], path: str) -> Any:
+def _build(section: type, values: Mapping[Any, Any], path: str) -> Any:
     """One dataclass from a mapping, with every value checked on its own."""
     hints = typing.get_type_hints(section)
     fields = {item.name: item for item in dataclasses.fields(section)}
     built: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{path}{key}"
+        if not isinstance(key, str):
+            raise ConfigError(f"unknown setting {name}: {key!r} is no name but of type {type(key).__name__}")
         if key not in fields:
             raise ConfigError(f"unknown setting {name!r}{suggestion(key, list(fields), path)}")
         if dataclasses.is_dataclass(hints[key]):
@@ -136,10 +138,8 @@ def _check_range(name: str, value: float, allowed: Mapping[str, Any]) -> None:
     """Raises where a number is not finite or leaves its range."""
     if not math.isfinite(value):
         raise ConfigError(f"{name} = {value} is not a finite number")
-    low, high, above = allowed["low"], allowed["high"], allowed["above"]
+    low, high = allowed["low"], allowed["high"]
     high = _LARGEST if high is None else high
-    if above is not None and value <= above:
-        raise ConfigError(f"{name} = {value} must be greater than {above}")
     if low is not None and value < low:
         raise ConfigError(f"{name} = {value} is below the smallest valid value {low}")
     if high is not None and value > high:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from jaxcl.config.errors import ConfigError
-from jaxcl.config.settings import Config, LossConfig, MeshShape
+from jaxcl.config.settings import Config, LossConfig, MeshConfig, MeshShape
 
 
 def check_together(config: Config) -> None:
@@ -122,6 +122,28 @@ def check_devices(config: Config, devices: int) -> None:
         check_divides(name, size, "mesh.shape.data", data, vary=name)
     if config.queue.size:
         check_divides("queue.size", config.queue.size, "mesh.shape.data", data, vary="queue.size")
+
+
+def mesh_that_fits(config: Config, devices: int) -> MeshConfig:
+    """The mesh of a run, or on other devices than it was made for one of as many of them as can share its batch.
+
+    Args:
+        config: the run.
+        devices: how many there are here.
+
+    Returns:
+        What `check_devices` accepts; parameters are whole on every device where the mesh is another one.
+
+    >>> mesh_that_fits(Config(mesh=MeshConfig(MeshShape(data=8))), 3)
+    MeshConfig(shape=MeshShape(data=2, model=1))
+    """
+    try:
+        check_devices(config, devices)
+    except ConfigError:
+        sizes = (config.batch.size, micro_size(config), config.queue.size)
+        most = max(count for count in range(1, devices + 1) if not any(size % count for size in sizes))
+        return MeshConfig(MeshShape(data=most))
+    return config.mesh
 
 
 def mesh_sizes(shape: MeshShape, devices: int) -> tuple[int, int]:

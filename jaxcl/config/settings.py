@@ -12,7 +12,6 @@ def setting(
     *,
     low: float | None = None,
     high: float | None = None,
-    above: float | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
     """One setting: its default, what it means (with the unit), and the values it may take.
@@ -22,13 +21,12 @@ def setting(
         help: one line, with the unit.
         low: smallest allowed value, included.
         high: largest allowed value, included.
-        above: bound that the value must exceed.
         choices: the only allowed strings.
 
     Returns:
         A dataclass field that carries these facts as metadata.
     """
-    return field(default=default, metadata=dict(help=help, low=low, high=high, above=above, choices=choices))
+    return field(default=default, metadata=dict(help=help, low=low, high=high, choices=choices))
 
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -44,7 +42,7 @@ class DataConfig:
     label: str = setting("group", "emoji: which label is probed", choices=("group", "subgroup"))
     skin_tones: bool = setting(False, "emoji: also the skin-tone variants (3,773 images instead of 1,898)")
     background: str = setting("white", "emoji: colour behind the transparent parts", choices=("white", "random"))
-    holdout: float = setting(0.2, "fraction held out for evaluation where the source has no split", above=0.0, high=0.9)
+    holdout: float = setting(0.2, "fraction held out for evaluation where the source has no split", low=1e-6, high=0.9)
     validation: float = setting(
         0.0,
         "share of the training images held out and scored in place of the test images, to choose settings by",
@@ -62,8 +60,8 @@ class DataConfig:
 class AugmentConfig:
     """How one view is made: the crop on the host, the rest on the device."""
 
-    crop_scale_min: float = setting(0.2, "smallest share of the image's area in a crop", above=0.0, high=1.0)
-    crop_scale_max: float = setting(1.0, "largest share of the image's area in a crop", above=0.0, high=1.0)
+    crop_scale_min: float = setting(0.2, "smallest share of the image's area in a crop", low=1e-4, high=1.0)
+    crop_scale_max: float = setting(1.0, "largest share of the image's area in a crop", low=1e-4, high=1.0)
     crop_ratio: float = setting(4 / 3, "aspect ratio of a crop lies in [1/ratio, ratio]", low=1.0, high=10.0)
     flip_prob: float = setting(0.5, "probability of a mirror image", low=0.0, high=1.0)
     jitter_prob: float = setting(0.8, "probability of colour jitter", low=0.0, high=1.0)
@@ -73,8 +71,8 @@ class AugmentConfig:
     hue: float = setting(0.1, "jitter: turns of the hue circle, in [-h, h]; colour images", low=0.0, high=0.5)
     grayscale_prob: float = setting(0.2, "probability of gray; colour images", low=0.0, high=1.0)
     blur_prob: float = setting(0.5, "probability of a Gaussian blur", low=0.0, high=1.0)
-    blur_sigma_min: float = setting(0.1, "blur: smallest standard deviation, pixels", above=0.0, high=1e3)
-    blur_sigma_max: float = setting(2.0, "blur: largest standard deviation, pixels", above=0.0, high=1e3)
+    blur_sigma_min: float = setting(0.1, "blur: smallest standard deviation, pixels", low=1e-3, high=1e3)
+    blur_sigma_max: float = setting(2.0, "blur: largest standard deviation, pixels", low=1e-3, high=1e3)
     solarize_prob: float = setting(0.0, "probability of solarization", low=0.0, high=1.0)
     solarize_threshold: float = setting(0.5, "pixels above it are inverted, of [0, 1]", low=0.0, high=1.0)
 
@@ -190,7 +188,7 @@ class OptimConfig:
     """Optimizer and schedule; schedules count real updates."""
 
     name: str = setting("adamw", "the optimizer", choices=("sgd", "lars", "adamw"))
-    base_lr: float = setting(1e-3, "learning rate at batch 256; scale_rule makes that of the run", above=0.0, high=1e3)
+    base_lr: float = setting(1e-3, "learning rate at batch 256; scale_rule makes that of the run", low=1e-9, high=1e3)
     scale_rule: str = setting(
         "linear",
         "linear: base_lr * batch.size / 256; sqrt: base_lr * sqrt(batch.size / 256)",
@@ -200,7 +198,7 @@ class OptimConfig:
     schedule: str = setting("cosine", "of the learning rate after the warm-up, to 0", choices=("cosine", "linear"))
     weight_decay: float = setting(1e-4, "decay of kernels; norms and biases have none", low=0.0)
     momentum: float = setting(0.9, "sgd, lars: momentum; adamw: first-moment decay", low=0.0, high=0.9999)
-    clip_norm: float | None = setting(1.0, "global gradient norm above which gradients are scaled down", above=0.0)
+    clip_norm: float | None = setting(1.0, "global gradient norm above which gradients are scaled down", low=1e-6)
 
 
 @dataclass(frozen=True)
@@ -225,7 +223,7 @@ class EvalConfig:
     every: int = setting(0, "real updates between kNN scores during training; 0: only at the end", low=0)
     batch: int = setting(512, "images encoded at once, over all devices", low=1)
     knn_k: int = setting(20, "neighbours that vote", low=1, high=10_000)
-    knn_temperature: float = setting(0.07, "a neighbour's vote weighs exp(cosine / temperature)", above=0.0)
+    knn_temperature: float = setting(0.07, "a neighbour's vote weighs exp(cosine / temperature)", low=1e-5)
     linear_steps: int = setting(200, "L-BFGS iterations of the linear probe", low=1, high=10_000)
 
 

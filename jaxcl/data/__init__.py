@@ -1,6 +1,6 @@
 """Data sources and the batches made of them."""
 
-from jaxcl.data.bad import BadImages
+from jaxcl.data.bad import BadImages, check_readable
 from jaxcl.data.evaluation import EVAL_EPOCH, EvalImages, EvalViews, eval_batches, eval_images, eval_views
 from jaxcl.data.pipeline import Loader, make_loader
 from jaxcl.data.record import BadImage, Record, Source, Splits
@@ -16,6 +16,7 @@ __all__ = [
     "Record",
     "Source",
     "Splits",
+    "check_readable",
     "eval_batches",
     "eval_images",
     "eval_views",

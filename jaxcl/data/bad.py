@@ -47,6 +47,29 @@ def read_or_replace(source: Source, position: int, *, seed: int, epoch: int) -> 
     raise ConfigError(f"data.name={source.name}: none of {tried} images could be read; the last one was {reason}")
 
 
+def check_readable(source: Source) -> None:
+    """Raises where none of the images can be read; usually the first one can, and no other is tried.
+
+    Args:
+        source: a split.
+
+    Raises:
+        ConfigError: none of 1,000 images (or of all) can be read.
+    """
+    reason: BadImage | None = None
+    for position in range(min(_MAX_TRIES, len(source))):
+        try:
+            source[position]
+        except BadImage as error:
+            reason = error
+        else:
+            return
+    tried = min(_MAX_TRIES, len(source))
+    raise ConfigError(
+        f"data.name={source.name}: none of {tried} held-out images can be read; the last one was {reason}"
+    )
+
+
 def _other_positions(count: int, position: int, draws: np.ndarray) -> Iterable[int]:
     """Every other position once (up to 1,000), from a drawn start in drawn steps coprime to the count."""
     start, step = (int(x * count) for x in draws)

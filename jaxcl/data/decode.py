@@ -13,6 +13,9 @@ from PIL import Image, ImageOps
 from jaxcl.data.record import BadImage
 
 HEAD_BYTES = 16
+# P1 to P3 are digits, white space and comments throughout; P4 to P6 begin with width and height. Text may start so too.
+_PLAIN_PPM = re.compile(rb"P[1-3]\s+(?:#.*|\d[\d\s]*(?:#.*)?)", re.DOTALL)
+_RAW_PPM = re.compile(rb"P[4-6]\s+(?:#|\d+\s+(?:#|\d+(?:\s|$)|$))")
 
 
 def image_format(head: bytes) -> str | None:
@@ -36,9 +39,7 @@ def image_format(head: bytes) -> str | None:
         return "WEBP"
     if head[:2] == b"BM" and head[6:10] == bytes(4):  # the reserved bytes keep out text that starts with BM
         return "BMP"
-    if re.match(rb"P[1-6]\s", head):
-        return "PPM"
-    return None
+    return "PPM" if _PLAIN_PPM.fullmatch(head) or _RAW_PPM.match(head) else None
 
 
 def decode_image(data: bytes | Path, name: str, *, max_pixels: int, alpha: bool = False) -> UInt8[np.ndarray, "h w c"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +58,10 @@ class EmojiSource:
 
     def __len__(self) -> int:
         return len(self._emoji)
+
+    def listing(self) -> Iterable[str]:
+        """File and class of each emoji."""
+        return (f"{emoji.file} {label}" for emoji, label in zip(self._emoji, self._labels, strict=True))
 
     def __getitem__(self, index: int) -> Record:
         image = self._decoded.get(index)

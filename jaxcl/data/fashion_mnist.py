@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,10 @@ class FashionMnistSource:
 
     def __len__(self) -> int:
         return len(self._labels)
+
+    def listing(self) -> Iterable[str]:
+        """The class of each image."""
+        return map(str, self._labels.tolist())
 
     def __getitem__(self, index: int) -> Record:
         label = int(self._labels[index])

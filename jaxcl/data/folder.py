@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,10 @@ class FolderSource:
     def __len__(self) -> int:
         return len(self._paths)
 
+    def listing(self) -> Iterable[str]:
+        """Path and class of each image."""
+        return (f"{path} {label}" for path, label in zip(self._paths, self._labels, strict=True))
+
     def __getitem__(self, index: int) -> Record:
         path = self._paths[index]
         whole = self._root / path
@@ -72,8 +76,11 @@ def open_folder(path: str, config: DataConfig) -> Splits:
     Raises:
         ConfigError: no such path, not a folder, no image in it, or a single one.
     """
-    root = Path(path).expanduser().absolute()
-    paths = _image_paths(root)
+    try:
+        root = Path(path).expanduser().absolute()
+        paths = _image_paths(root)
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of nobody
+        raise ConfigError(f"data.name=folder:{path}: this folder cannot be read: {error}") from error
     if not paths:
         raise ConfigError(f"data.name=folder:{path}: there is no image in this folder or below it")
     test_name = _test_folder(paths)

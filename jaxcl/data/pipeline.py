@@ -14,7 +14,7 @@ import numpy as np
 from jaxcl.config import AugmentConfig, ConfigError, DataConfig
 from jaxcl.data.bad import BadImages, read_or_replace
 from jaxcl.data.crops import VIEWS, random_views, view_draws
-from jaxcl.data.record import Source
+from jaxcl.data.record import Source, fingerprint
 
 Batch = dict[str, np.ndarray]
 
@@ -65,6 +65,7 @@ class Loader(Iterator[Batch]):
         self.bad = bad
         self._batches = batches
         self._facts = {"batch_size": batch, "images": len(reader.source), "seed": reader.seed}
+        self._source_name, self._fingerprint = reader.source.name, fingerprint(reader.source)
         self._workers = config.workers
         self._next = 0
         self._iterator: grain.DatasetIterator | None = None
@@ -83,7 +84,7 @@ class Loader(Iterator[Batch]):
         Returns:
             Something JSON can hold: the number of the next batch, what the order depends on, and the bad ids so far.
         """
-        return {"next_batch": self._next, **self._facts, "bad": sorted(self.bad.ids)}
+        return {"next_batch": self._next, **self._facts, "data": self._fingerprint, "bad": sorted(self.bad.ids)}
 
     def restore(self, position: dict[str, Any]) -> None:
         """Go on from a position, bit for bit.
@@ -99,6 +100,11 @@ class Loader(Iterator[Batch]):
                 raise ConfigError(
                     f"the data cannot go on where the checkpoint stopped: {name} is {value}, was {position.get(name)}"
                 )
+        if position.get("data", self._fingerprint) != self._fingerprint:  # versions before fingerprints saved none
+            raise ConfigError(
+                f"the data cannot go on where the checkpoint stopped: the training images of data.name="
+                f"{self._source_name} are not those of before (their ids, names or classes)"
+            )
         self.close()
         self._next = int(position["next_batch"])
         self.bad.ids = set(position["bad"])
@@ -157,7 +163,6 @@ def make_loader(
     order = grain.MapDataset.range(len(source)).seed(seed).shuffle().batch(batch, drop_remainder=True)
     reader = BatchReader(source, config.image_size, augment, seed, len(order), rows)
     bad = BadImages(source, config.max_bad_fraction) if bad is None else bad
-    # (source, config.max_bad_fraction)
     return Loader(order.repeat().map_with_index(reader), reader, batch=batch, config=config, bad=bad)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -49,6 +49,31 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Record: ...
+
+
+@runtime_checkable
+class Listed(Protocol):
+    """A source that knows the name and the class of each image without reading it."""
+
+    def listing(self) -> Iterable[str]:
+        """One line an image, in order."""
+        ...
+
+
+def fingerprint(source: Source) -> str:
+    """What a split consists of, without reading an image: its ids, and the names and classes that are known.
+
+    Args:
+        source: a split.
+
+    Returns:
+        sha256 in hexadecimal digits.
+    """
+    digest = hashlib.sha256(np.ascontiguousarray(source.ids, np.int64).tobytes())
+    if isinstance(source, Listed):
+        for line in source.listing():
+            digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
+    return digest.hexdigest()
 
 
 class Splits(NamedTuple):

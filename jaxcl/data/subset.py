@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from jaxcl.data.record import Record, Source, Splits, hold_out
+from jaxcl.data.record import Listed, Record, Source, Splits, hold_out
 
 
 class Subset:
@@ -21,6 +23,11 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self._positions)
+
+    def listing(self) -> Iterable[str]:
+        """What the source says of each; nothing where it has no list."""
+        lines = list(self._source.listing()) if isinstance(self._source, Listed) else []
+        return (lines[int(position)] for position in self._positions if lines)
 
     def __getitem__(self, index: int) -> Record:
         return self._source[int(self._positions[index])]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from jaxcl.config import Config, ConfigError, TargetConfig, check_divides, micro_size, suggestion
 from jaxcl.methods.base import Method, Traits
@@ -69,14 +71,18 @@ def check(config: Config, *, has_labels: bool) -> None:
     >>> check(Config(), has_labels=False)
     """
     own, method, loss = traits(config.method), f"method = {config.method!r}", config.loss
+    if own.negatives is None:
+        _check_unread(method, "has no negatives", "loss", loss)
+    if not own.target:
+        _check_unread(method, "has no momentum encoder", "target", config.target)
     if config.queue.size and not own.queue:
         others = ", ".join(name for name in available() if traits(name).queue)
         raise ConfigError(f"queue.size = {config.queue.size}, but {method} has no queue: 0, or one of {others}")
     if own.negatives is not None and not own.negatives(micro_size(config), config.queue.size):
         raise ConfigError(f"queue.size = {config.queue.size} leaves {method} without negatives; 4096 is a first value")
-    if loss.top_k is not None:
-        if own.negatives is None:
-            raise ConfigError(f"loss.top_k = {loss.top_k}, but {method} has no negatives; leave it empty")
+    if not config.queue.size:
+        _check_unread(method, "has queue.size = 0", "queue", config.queue)
+    if loss.top_k is not None and own.negatives is not None:
         every = own.negatives(micro_size(config), config.queue.size)
         most = every - int(loss.skip_hardest * (every + 1))  # the loss counts an anchor's own column too
         if loss.top_k > most:
@@ -85,12 +91,15 @@ def check(config: Config, *, has_labels: bool) -> None:
                 f"loss.top_k = {loss.top_k} is more than the negatives that {method} has with {micro_size(config)} "
                 f"images at once and {config.queue.size} in the queue{skipped}; the largest valid value is {most}"
             )
-    for name, schedule, reads, what in (
-        ("loss.temperature_schedule", loss.temperature_schedule, own.negatives is not None, "temperature"),
-        ("target.schedule", config.target.schedule, own.target, "momentum encoder"),
-    ):
-        if schedule != "constant" and not reads:
-            raise ConfigError(f"{name} = {schedule!r}, but {method} has no {what}; 'constant' is the only valid value")
+        if loss.tail_samples is not None and loss.tail_samples > most - loss.top_k:
+            left = most - loss.top_k
+            hint = (
+                f"the largest valid value is {left}" if left else "without a tail, loss.tail = 'drop', it is the same"
+            )
+            raise ConfigError(
+                f"loss.tail_samples = {loss.tail_samples} is more than the {left} negatives that loss.top_k = "
+                f"{loss.top_k} leaves of {most}; {hint}"
+            )
     for item in ("key_norm", "key_splits"):
         value = getattr(config.target, item)
         if value != getattr(TargetConfig(), item) and not own.key_norm:
@@ -99,6 +108,16 @@ def check(config: Config, *, has_labels: bool) -> None:
         _check_keys(config)
     if own.labels and not has_labels:
         raise ConfigError(f"{method} needs labels, and data.name = {config.data.name!r} has none; simclr needs none")
+
+
+def _check_unread(method: str, why: str, group: str, settings: Any) -> None:
+    """Nobody reads this group of settings, so that all of them have their defaults."""
+    for item in dataclasses.fields(settings):
+        value = getattr(settings, item.name)
+        if value != item.default:
+            raise ConfigError(
+                f"{group}.{item.name} = {value!r}, but {method} {why}; the only valid value is {item.default!r}"
+            )
 
 
 def _check_keys(config: Config) -> None:

@@ -116,5 +116,10 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
+        if isinstance(row, dict) and type(row.get("step")) is int and all(map(_is_number, row.values())):
             yield line, row
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of a line is a number, or the null that stands for one that is not finite."""
+    return value is None or type(value) in (int, float)

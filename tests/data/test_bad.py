@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxcl.config import ConfigError
-from jaxcl.data.bad import BadImages, read_or_replace
+from jaxcl.data.bad import BadImages, check_readable, read_or_replace
 from jaxcl.data.record import BadImage, Record
 
 
@@ -79,3 +79,11 @@ def test_an_image_that_can_be_read_the_second_time_is_counted_and_said_so(caplog
     bad.note(np.array([102], np.int32))
     assert "could be read the second time" in caplog.text
     assert bad.ids == {102}
+
+
+def test_one_readable_image_is_enough_and_none_is_an_error_that_names_the_data():
+    check_readable(Fake(30, range(29)))
+    with pytest.raises(
+        ConfigError, match=r"data.name=fake: none of 30 held-out .* the last one was /data/29.jpg: trunc"
+    ):
+        check_readable(Fake(30, range(30)))

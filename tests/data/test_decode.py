@@ -176,3 +176,23 @@ def test_compositing_equals_the_formula_rounded():
     cover = rgba[..., 3:] / 255
     expected = np.round(rgba[..., :3] * cover + colour * (1 - cover))
     assert (on_colour(rgba, colour) == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        (b"P1 is the urgent", None),
+        (b"P1 12 priorities", None),
+        (b"P3 2026 budgets.", None),
+        (b"P6 2026 budgets.", None),
+        (b"P5\nof the list...", None),
+        (b"P1\n2 2\n0 1\n1 0\n", "PPM"),
+        (b"P2\n# by hand\n2 2\n", "PPM"),
+        (b"P3 12 8 255 0 0 ", "PPM"),
+        (b"P4\n8 1\n\xf0", "PPM"),
+        (b"P5\n# made by GIMP", "PPM"),
+        (b"P6\n12000 12000\n2", "PPM"),
+    ],
+)
+def test_a_portable_pixmap_has_numbers_behind_its_first_letters(head, kind):
+    assert image_format(head) == kind

@@ -129,3 +129,16 @@ def test_gray_images_become_rgb(tmp_path):
     train, _ = open_folder(str(tmp_path), CONFIG)
     assert train.channels == 3
     assert train[0].image.shape == (9, 9, 3)
+
+
+def test_a_path_that_cannot_be_looked_at_is_an_error_that_names_the_setting(tmp_path, monkeypatch):
+    for path in ("x" * 300, "~nobody-of-that-name/x"):
+        with pytest.raises(ConfigError, match=r"^data.name=folder:.* cannot be read: "):
+            open_folder(path, DataConfig())
+
+    def gone(path):
+        raise ProcessLookupError(3, "No such process", path)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    with pytest.raises(ConfigError, match=r"^data.name=folder:.*No such process"):
+        open_folder(str(tmp_path), DataConfig())

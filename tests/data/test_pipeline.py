@@ -177,3 +177,14 @@ def test_a_random_background_differs_between_views_and_epochs():
     assert (corner[:, 0] != corner[:, 1]).any(-1).mean() > 0.9
     order = np.argsort(one["id"]), np.argsort(two["id"])
     assert (corner[order[0]] != two["views"][order[1]][:, :, 0, 0]).any(-1).mean() > 0.9
+
+
+def test_a_renamed_image_changes_the_data_and_a_position_without_that_fact_is_accepted(image_folder):
+    folder = image_folder({"cats": 9, "dogs": 9})
+    position = loader(open_source(DataConfig(name=f"folder:{folder}")).train, batch=4).position()
+    taken = {record.name for record in open_source(DataConfig(name=f"folder:{folder}")).train}
+    (folder / min(taken)).rename(folder / "dogs" / "zebra.png")
+    changed = loader(open_source(DataConfig(name=f"folder:{folder}")).train, batch=4)
+    with pytest.raises(ConfigError, match=r"data.name=folder:.*images are not those of before"):
+        changed.restore(position | {"images": changed.position()["images"]})
+    changed.restore({name: value for name, value in changed.position().items() if name != "data"})

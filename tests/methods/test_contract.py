@@ -183,8 +183,8 @@ def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would
             method="byol", queue=QueueConfig(size=64)
         ),
         "loss.top_k = 3, but method = 'simsiam' has no negatives": Config(method="simsiam", loss=LossConfig(top_k=3)),
-        "loss.temperature_schedule = 'cosine', but method = 'byol' has no temperature; 'constant'": Config(
-            method="byol", loss=LossConfig(temperature_schedule="cosine", temperature_end=0.1)
+        "loss.temperature_schedule = 'queue_pointer', but method = 'byol' has no negatives; the only": Config(
+            method="byol", loss=LossConfig(temperature_schedule="queue_pointer")
         ),
         "target.schedule = 'linear', but method = 'simclr' has no momentum encoder": Config(
             target=TargetConfig(schedule="linear")
@@ -225,3 +225,33 @@ def test_top_k_is_at_most_the_negatives_that_the_method_has(method, settings, mo
 def test_an_unknown_method_offers_the_nearest():
     with pytest.raises(ConfigError, match=r"'simsiamm' is unknown.*simsiam"):
         methods.find("simsiamm")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("byol", {"loss": {"temperature": 0.5}}, "loss.temperature = 0.5, but .* no negatives; .* is 0.2$"),
+        ("simsiam", {"loss": {"impl": "dense"}}, "loss.impl = 'dense', but .* no negatives; .* is 'strip'$"),
+        ("byol", {"loss": {"block_size": 3}}, "loss.block_size = 3, but .* 'byol' has no negatives; .* is None$"),
+        ("simclr", {"target": {"decay": 0.5}}, "target.decay = 0.5, but .* no momentum encoder; .* is 0.99$"),
+        ("simclr", {"queue": {"dtype": "float32"}}, "queue.dtype = 'float32', but .* queue.size = 0; .* 'float16'$"),
+        ("moco_v3", {"queue": {"dtype": "bfloat16"}}, "queue.dtype = 'bfloat16', but .* queue.size = 0"),
+    ],
+)
+def test_no_setting_passes_that_the_method_never_reads(method, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        methods.check(resolve({"method": method, **settings}), has_labels=True)
+
+
+@pytest.mark.parametrize(("top_k", "samples"), [(20, 10), (29, 1)])
+def test_a_tail_is_drawn_from_what_the_hardest_leave(top_k, samples):
+    loss = {"top_k": top_k, "tail": "sampled", "tail_samples": samples}
+    methods.check(resolve({"loss": loss, "batch": {"size": 16}}), has_labels=True)
+    loss["tail_samples"] += 1
+    with pytest.raises(
+        ConfigError, match=rf"tail_samples = {samples + 1} is more .* largest valid value is {samples}$"
+    ):
+        methods.check(resolve({"loss": loss, "batch": {"size": 16}}), has_labels=True)
+    loss["top_k"] = 30
+    with pytest.raises(ConfigError, match=r"more than the 0 negatives .* loss.tail = 'drop', it is the same"):
+        methods.check(resolve({"loss": loss, "batch": {"size": 16}}), has_labels=True)

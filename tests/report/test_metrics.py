@@ -93,3 +93,14 @@ def test_a_resume_in_the_same_second_keeps_the_events_of_the_first_run(tmp_path)
 
 def test_a_folder_without_a_log_has_no_rows(tmp_path):
     assert read_metrics(tmp_path) == []
+
+
+def test_a_line_whose_values_are_no_numbers_is_left_out(tmp_path):
+    lines = [
+        '{"step": 1, "loss": 2.0}',
+        '{"step": true, "loss": 1}',
+        '{"step": 2, "loss": "x"}',
+        '{"step": 3, "loss": null}',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 3]

@@ -1,0 +1,102 @@
+"""Where a run begins or goes on: what may differ from before, the newest whole checkpoint, and the log that fits it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from jaxcl.build import Parts
+from jaxcl.checkpoint import Checkpoints, stored_config
+from jaxcl.config import Config, ConfigError, to_dict
+from jaxcl.data import Loader
+from jaxcl.report import read_metrics
+from jaxcl.state import TrainState
+from jaxcl.workdir import CHECKPOINTS, CONFIG, METRICS, check_unchanged, keep_aside, read_json
+
+
+def saved_config(workdir: Path) -> dict[str, Any] | None:
+    """The settings of the run in a folder: of `config.json`, or where that is gone of the newest checkpoint.
+
+    Args:
+        workdir: of the run.
+
+    Returns:
+        As JSON; None where neither is there.
+
+    Raises:
+        ConfigError: `config.json` cannot be read.
+    """
+    file = workdir / CONFIG
+    return read_json(file) if file.exists() else stored_config(workdir / CHECKPOINTS)
+
+
+def check_resumable(workdir: Path, config: Config) -> int | None:
+    """Refuses settings that change what the steps of a run compute.
+
+    Args:
+        workdir: of the run, or a new folder.
+        config: to go on with.
+
+    Returns:
+        The number of steps that the run was to have; None where there is no run.
+
+    Raises:
+        ConfigError: names each such setting.
+    """
+    saved = saved_config(workdir)
+    if saved is None:
+        return None
+    check_unchanged(saved, to_dict(config))
+    return saved.get("steps")
+
+
+def begin(
+    parts: Parts, loader: Loader, checkpoints: Checkpoints, workdir: Path, *, steps_before: int | None
+) -> tuple[TrainState, int]:
+    """The newest state that was saved whole, its data position set, or the first state; an error changes no file.
+
+    Args:
+        parts: of the run.
+        loader: of its batches.
+        checkpoints: of the folder.
+        workdir: the folder.
+        steps_before: from `check_resumable`.
+
+    Returns:
+        The state, and the steps behind it.
+
+    Raises:
+        ConfigError: other data, fewer steps than there are, or no checkpoint that is whole.
+    """
+    steps = parts.config.steps
+    found = checkpoints.restore_newest(parts.like)
+    if found is None:
+        state = parts.init_state(parts.config.seed)
+        if read_metrics(workdir):
+            kept = keep_aside(workdir / METRICS)
+            warnings.warn(f"there is no checkpoint: starting with step 1; the old log is now {kept.name}", stacklevel=2)
+        return state, 0
+    if found.step > steps:
+        raise ConfigError(
+            f"--resume with steps = {steps}, but the newest checkpoint is of step {found.step}; the smallest valid "
+            f"value is {found.step}"
+        )
+    loader.restore(found.position)
+    checkpoints.set_aside(found)
+    if steps_before not in (None, steps):
+        follow = ", ".join(_schedules(parts.config))
+        warnings.warn(f"steps = {steps} (the run has {steps_before}): a new schedule for {follow}", stacklevel=2)
+    print(f"resumed at step {found.step} of {steps}", flush=True)
+    return found.state, found.step
+
+
+def _schedules(config: Config) -> list[str]:
+    """What changes over the run by the number of steps."""
+    shapes = {
+        "the learning rate": config.optim.schedule,
+        "loss.temperature": config.loss.temperature_schedule,
+        "queue.size": config.queue.schedule,
+        "target.decay": config.target.schedule,
+    }
+    return [name for name, shape in shapes.items() if shape not in ("constant", "queue_pointer")]
