@@ -1,4 +1,4 @@
-"""Presets for machines that are not here: each builds and takes a step on virtual devices, with a small set of images."""
+"""Presets for machines that are not here: each builds and takes a step on virtual devices, with a few images."""
 
 import io
 
@@ -30,7 +30,8 @@ class Tiny(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):
-        features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": tfds.features.ClassLabel(num_classes=4)}
+        label = tfds.features.ClassLabel(num_classes=4)
+        features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": label}
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, dl_manager):
