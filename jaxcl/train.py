@@ -20,6 +20,7 @@ from jaxcl.interrupt import Interrupt, Interrupted
 from jaxcl.optim import group_table
 from jaxcl.report import MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
 from jaxcl.state import TrainState, parameter_count
+from jaxcl.teacher import remember, remembered
 from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, check_unchanged, claim, read_json, write_json
 
 
@@ -41,7 +42,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     """
     started = time.monotonic()
     _quiet_libraries()
-    parts = build(config)
+    parts = build(config, remembered(workdir)) if resume else build(config)
     loader = _open_loader(parts)
     claimed = claim(workdir, resume=resume, overwrite=overwrite)
     try:
@@ -50,6 +51,8 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
         warn_of_stale_negatives(config, len(parts.splits.train))
         print(f"workdir: {workdir}\n{group_table(parts.like.params, config.optim)}", flush=True)
         write_json(workdir / CONFIG, to_dict(config))
+        if parts.teacher is not None:
+            remember(workdir, parts.teacher)
         checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
         try:
             with Interrupt() as interrupt, MetricsWriter(workdir) as writer:
@@ -202,7 +205,7 @@ def evaluate(workdir: Path) -> dict[str, Any]:
     _quiet_libraries()
     claimed = claim(workdir, resume=True)
     try:
-        parts = build(resolve(read_json(workdir / CONFIG)))
+        parts = build(resolve(read_json(workdir / CONFIG)), remembered(workdir))
         if not (workdir / CHECKPOINTS).is_dir():
             raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
         checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=parts.config.checkpoint.keep)
@@ -235,7 +238,7 @@ def finish(
     print("evaluating the encoder, a random one and raw pixels", flush=True)
     encoders = {
         "trained": parts.encoder(state),
-        "random": parts.encoder(parts.init_state(config.seed)),
+        "random": parts.untrained(config.seed),
         "pixels": Partial(pixels),
     }
     result = assess(encoders, parts.readers, settings=config.eval, seed=config.seed, mesh=parts.mesh)

@@ -13,6 +13,7 @@ ROWS = [
     {"schedules"},
     {"methods", "models", "data", "probes", "optim"},
     {"step", "state", "checkpoint", "report", "workdir", "assess"},
+    {"teacher"},
     {"build", "command"},
     {"train"},
     {"main", "evaluate", "embed", "memory", "bench"},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable
 from types import ModuleType
 
-from jaxcl.config import Config, ConfigError, TargetConfig, check_divides, micro_size, suggestion
+from jaxcl.config import Config, ConfigError, DistillConfig, TargetConfig, check_divides, micro_size, suggestion
 from jaxcl.methods.base import Method, Traits
 
 
@@ -69,6 +70,8 @@ def check(config: Config, *, has_labels: bool) -> None:
     >>> check(Config(), has_labels=False)
     """
     own, method, loss = traits(config.method), f"method = {config.method!r}", config.loss
+    _check_teacher(config, own)
+    compares = own.negatives is not None or (own.teacher and config.distill.similarity_weight > 0)
     if config.queue.size and not own.queue:
         others = ", ".join(name for name in available() if traits(name).queue)
         raise ConfigError(f"queue.size = {config.queue.size}, but {method} has no queue: 0, or one of {others}")
@@ -84,7 +87,7 @@ def check(config: Config, *, has_labels: bool) -> None:
                 f"images at once and {config.queue.size} in the queue; the largest valid value is {most}"
             )
     for name, schedule, reads, what in (
-        ("loss.temperature_schedule", loss.temperature_schedule, own.negatives is not None, "temperature"),
+        ("loss.temperature_schedule", loss.temperature_schedule, compares, "temperature"),
         ("target.schedule", config.target.schedule, own.target, "momentum encoder"),
     ):
         if schedule != "constant" and not reads:
@@ -97,6 +100,31 @@ def check(config: Config, *, has_labels: bool) -> None:
         _check_keys(config)
     if own.labels and not has_labels:
         raise ConfigError(f"{method} needs labels, and data.name = {config.data.name!r} has none; simclr needs none")
+
+
+def _check_teacher(config: Config, own: Traits) -> None:
+    """A teacher where the method has one and nowhere else, and something to learn from it; nothing unread is set."""
+    distill, method = config.distill, f"method = {config.method!r}"
+    if not own.teacher:
+        for item in dataclasses.fields(distill):
+            if getattr(distill, item.name) != item.default:
+                value = getattr(distill, item.name)
+                raise ConfigError(f"distill.{item.name} = {value!r}, but {method} has no teacher; leave it out")
+        return
+    if distill.teacher is None:
+        raise ConfigError(f"distill.teacher is empty; {method} needs the folder of a finished run")
+    if config.loss.impl == "column":
+        raise ConfigError(f"loss.impl = 'column', but {method} has no such engine; 'strip' or 'dense'")
+    if distill.similarity_weight:
+        return
+    if not distill.feature_weight:
+        raise ConfigError("distill.feature_weight = 0.0 and distill.similarity_weight = 0.0: one must be above 0")
+    for name, value, unset in (
+        ("queue.size", config.queue.size, 0),
+        ("distill.teacher_temperature", distill.teacher_temperature, DistillConfig().teacher_temperature),
+    ):
+        if value != unset:
+            raise ConfigError(f"{name} = {value} is read only with distill.similarity_weight above 0; leave it out")
 
 
 def _check_keys(config: Config) -> None:

@@ -1,0 +1,24 @@
+"""Distillation."""
+
+from jaxcl.config import base_config, with_variant
+
+
+def get_config(variant=""):
+    """The run, or its short version `smoke`."""
+    c = base_config()
+    c.method = "distill"
+    c.steps = 300
+    c.data.name = "fashion_mnist"
+    c.data.image_size = 28
+    c.augment.crop_scale_min = 0.5  # as the teacher's
+    c.augment.brightness = 0.2
+    c.augment.contrast = 0.2
+    c.augment.blur_prob = 0.0
+    c.model.encoder = "resnet18"
+    c.model.stem = "imagenet"  # at 28 pixels a sixteenth of the small stem's cost
+    c.batch.size = 128
+    c.distill.teacher = "runs/teacher"
+    c.loss.temperature = 0.1
+    c.queue.size = 4096
+    c.optim.base_lr = 4e-3
+    return with_variant(c, variant, smoke={"steps": 8, "optim.warmup_steps": 2})
