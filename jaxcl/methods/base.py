@@ -22,7 +22,7 @@ class Traits(NamedTuple):
         teacher: a trained network, `distill.teacher`; `make_method` then takes a `Teacher` by this name.
         key_norm: batch statistics of keys that are not those of the queries, `target.key_norm`.
         negatives: `(images of one loss, queue size)` to the most negatives an anchor can have; None: it has none, and
-            reads nothing of `loss`.
+            reads nothing of `loss`, or with a teacher its temperature and strips.
     """
 
     queue: bool = False
