@@ -26,6 +26,7 @@ from jaxcl.optim import make_optimizer
 from jaxcl.schedules import make_decay, make_learning_rate, make_queue_length, make_temperature
 from jaxcl.state import TrainState, make_init_state, state_shardings
 from jaxcl.step import make_train_step
+from jaxcl.teacher import TeacherRun, find_teacher
 
 VIEWS = 2
 STEPS = {"accumulate": make_train_step}
@@ -55,6 +56,8 @@ class Parts:
         train_step: `(state, batch) -> (state, metrics)`, compiled at its first call; the old state is given up.
         place: batch of numpy arrays of this process to global arrays on the mesh.
         encoder: `state -> Partial`, from images in [0, 1] to features, the frozen encoder that probes see.
+        untrained: `(seed) -> Partial`, that of the first state; it needs no teacher.
+        teacher: settings of the run that the method learns from, or None.
         readers: of the images that probes see.
     """
 
@@ -68,20 +71,23 @@ class Parts:
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
     place: Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]
     encoder: Callable[[TrainState], Partial]
+    untrained: Callable[[int], Partial]
+    teacher: Config | None
     readers: Readers
 
 
-def build(config: Config) -> Parts:
+def build(config: Config, known_teacher: Config | None = None) -> Parts:
     """Makes the parts of a run; nothing is compiled yet, and one held-out image is read.
 
     Args:
         config: from `jaxcl.config.resolve`.
+        known_teacher: settings of a teacher whose folder may be gone, from `jaxcl.teacher.remembered`.
 
     Returns:
         The parts.
 
     Raises:
-        ConfigError: what the data or the devices do not allow.
+        ConfigError: what the data, the devices or the teacher do not allow.
     """
     splits = open_source(config.data)
     check_readable(splits.test)
@@ -95,7 +101,11 @@ def build(config: Config) -> Parts:
     momentum = NORM_MOMENTUM ** (1 / num_micro)  # so that a real update forgets as much in k micro-batches as in one
     makers = {"encoder": make_encoder, "head": make_head, "predictor": make_predictor}
     networks = {name: make(config.model, norm_momentum=momentum) for name, make in makers.items()}
-    method = methods.find(config.method)(networks=networks, config=config, mesh=mesh)
+    source, given = None, {}
+    if methods.traits(config.method).teacher:
+        source = find_teacher(config, channels=splits.train.channels, known=known_teacher)
+        given = {"teacher": source.teacher}
+    method = methods.find(config.method)(networks=networks, config=config, mesh=mesh, **given)
     size, steps = config.batch.size, config.steps
     optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=num_micro)
     side = config.data.image_size
@@ -108,7 +118,9 @@ def build(config: Config) -> Parts:
         queue_dtype=config.queue.dtype,
     )
     shapes = jax.eval_shape(init_state, jax.random.key(0))
+    shapes = shapes if source is None else shapes._replace(target=source.like)
     shardings = state_shardings(shapes, mesh)
+    first = make_first_state(init_state, shardings, source)
     step = STEPS[config.batch.mode](
         method,
         optimizer,
@@ -125,21 +137,49 @@ def build(config: Config) -> Parts:
     def encode(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
         return method.features(params, batch_stats, normalize(as_unit(images), config.data.mean, config.data.std))
 
+    def encoder(state: TrainState) -> Partial:
+        return Partial(encode, state.params, state.batch_stats)
+
     return Parts(
         config=config,
         splits=splits,
         bad=bad,
         mesh=mesh,
         method=method,
-        init_state=lambda seed: jax.jit(init_state, out_shardings=shardings)(jax.random.key(seed)),
+        init_state=first,
         like=jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings),
         train_step=jax.jit(
             step, in_shardings=(shardings, batch), out_shardings=(shardings, replicated(mesh)), donate_argnums=0
         ),
         place=lambda arrays: {k: jax.make_array_from_process_local_data(batch, v) for k, v in arrays.items()},
-        encoder=lambda state: Partial(encode, state.params, state.batch_stats),
+        encoder=encoder,
+        untrained=lambda seed: encoder(first(seed, False)),
+        teacher=source and source.config,
         readers=make_readers(config, splits, bad),
     )
+
+
+def make_first_state(
+    init_state: Callable[[jax.Array], TrainState], shardings: Any, source: TeacherRun | None
+) -> Callable[..., TrainState]:
+    """The function that makes the first state, placed on the mesh.
+
+    Args:
+        init_state: from a key.
+        shardings: of all of it.
+        source: whose variables are its target; None: a method without a teacher.
+
+    Returns:
+        `first_state(seed, with_teacher=True) -> TrainState`; the teacher is read from disk at each call, or left out.
+    """
+    if source is None:
+        return lambda seed, _=True: jax.jit(init_state, out_shardings=shardings)(jax.random.key(seed))
+
+    def first_state(seed: int, with_teacher: bool = True) -> TrainState:
+        student = jax.jit(init_state, out_shardings=shardings._replace(target=None))(jax.random.key(seed))
+        return student._replace(target=source.load(shardings.target)) if with_teacher else student
+
+    return first_state
 
 
 def make_prepare(config: Config) -> Callable[[dict[str, Any]], jax.Array]:

@@ -281,6 +281,78 @@ def _drop_damaged_scores(folder: Path) -> None:
             file.rename(_free_name(file.with_name("damaged")))
 
 
+def newest_step(folder: Path) -> int | None:
+    """The newest step that was saved whole, found without opening the folder for writing.
+
+    Args:
+        folder: `checkpoints/` of a run; it may be missing.
+
+    Returns:
+        The step, or None.
+    """
+    names = [item.name for item in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=None)  # unfinished ones have longer names
+
+
+def saved_arrays(folder: Path, step: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """What the state of a step holds; nothing is written and no array is read.
+
+    Args:
+        folder: `checkpoints/` of a run.
+        step: one that was saved.
+
+    Returns:
+        Shape and type of each array by its path, as in "params.encoder.conv1.kernel".
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler, _readable(folder, step):
+        tree = handler.metadata(_state_of(folder, step))
+        leaves = jax.tree_util.tree_leaves_with_path(tree.tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        for path, leaf in leaves
+    }
+
+
+def restore_part(folder: Path, step: int, like: Any) -> Any:
+    """Some arrays of the state of a step; the others are not read, and nothing is written.
+
+    Args:
+        folder: `checkpoints/` of a run.
+        step: one that was saved.
+        like: nested dictionaries of `jax.ShapeDtypeStruct` with shardings, all of them in `saved_arrays`.
+
+    Returns:
+        The same tree of arrays.
+
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    arguments = ocp.args.PyTreeRestore(
+        item=like, restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True
+    )
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler, _readable(folder, step):
+        restored = handler.restore(_state_of(folder, step), args=arguments)
+    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(restored))  # empty dictionaries are left out
+
+
+def _state_of(folder: Path, step: int) -> Path:
+    """Where the arrays of a step lie."""
+    return folder.absolute() / str(step) / "state"
+
+
+@contextlib.contextmanager
+def _readable(folder: Path, step: int) -> Iterator[None]:
+    """What Orbax finds wrong with a checkpoint, as one line."""
+    try:
+        yield
+    except (ValueError, KeyError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"checkpoint {folder / str(step)} cannot be read: {reason}") from error
+
+
 def _score(metrics: dict[str, float]) -> float:
     """What checkpoints are ranked by."""
     return metrics["score"]

@@ -26,7 +26,7 @@ class TrainState(NamedTuple):
         batch_stats: running statistics of batch norms.
         opt_state: of the optimizer.
         queue: embeddings of earlier steps, or None.
-        target: parameters of a momentum encoder, or None.
+        target: parameters of a momentum encoder, variables of a teacher, or None.
     """
 
     step: Int[Array, ""]

@@ -23,6 +23,7 @@ from jaxcl.optim import group_table
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
 from jaxcl.resume import begin, check_resumable, saved_config
 from jaxcl.state import TrainState, parameter_count
+from jaxcl.teacher import remember, remembered
 from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, claim, read_json, write_json
 
 
@@ -44,7 +45,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     """
     started = time.monotonic()
     _quiet_libraries()
-    parts = build(config)
+    parts = build(config, remembered(workdir)) if resume else build(config)
     loader = _open_loader(parts)
     claimed = claim(workdir, resume=resume, overwrite=overwrite)
     try:
@@ -56,6 +57,8 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
             try:
                 state, first = begin(parts, loader, checkpoints, workdir, steps_before=before)
                 write_json(workdir / CONFIG, to_dict(config))
+                if parts.teacher is not None:
+                    remember(workdir, parts.teacher)
                 with MetricsWriter(workdir) as writer:
                     writer.truncate_after(first)
                     fit = Fit(parts, loader, writer, checkpoints, interrupt)
@@ -204,7 +207,8 @@ def evaluate(workdir: Path) -> dict[str, Any]:
             if saved is None or not (workdir / CHECKPOINTS).is_dir():
                 raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
             config = resolve(saved)
-            parts = build(dataclasses.replace(config, mesh=mesh_that_fits(config, jax.device_count())))
+            fitting = dataclasses.replace(config, mesh=mesh_that_fits(config, jax.device_count()))
+            parts = build(fitting, remembered(workdir))
             checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
             try:
                 found = checkpoints.restore_newest(parts.like)
@@ -237,7 +241,7 @@ def finish(
     print("evaluating the encoder, a random one and raw pixels", flush=True)
     encoders = {
         "trained": parts.encoder(state),
-        "random": parts.encoder(parts.init_state(config.seed)),
+        "random": parts.untrained(config.seed),
         "pixels": Partial(pixels),
     }
     result = assess(encoders, parts.readers, settings=config.eval, seed=config.seed, mesh=parts.mesh)

@@ -15,13 +15,14 @@ from typing import IO, Any
 from jaxcl.config import ConfigError
 
 CONFIG = "config.json"
+TEACHER = "teacher.json"
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 REPORT = "report.html"
 _LOCK = ".lock"
 # what a run writes, and so all that --overwrite may delete
-_OURS = (CONFIG, CHECKPOINTS, METRICS, f"{METRICS}.[0-9]*", SUMMARY, REPORT, "events.out.tfevents.*")
+_OURS = (CONFIG, TEACHER, CHECKPOINTS, METRICS, f"{METRICS}.[0-9]*", SUMMARY, REPORT, "events.out.tfevents.*")
 
 # Settings that a resumed run may change: they do not alter what a step computes, but that more `steps` stretch the
 # learning-rate schedule, which the caller says

@@ -13,6 +13,7 @@ ROWS = [
     {"schedules", "spread"},
     {"methods", "models", "data", "probes", "optim", "integrity"},
     {"step", "state", "checkpoint", "report", "workdir", "assess"},
+    {"teacher"},
     {"build", "command"},
     {"resume"},
     {"train"},

@@ -19,6 +19,7 @@ from jaxcl.build import build
 from jaxcl.config import ConfigError, resolve, to_dict
 from jaxcl.data import make_loader
 from jaxcl.interrupt import Interrupt, Interrupted
+from jaxcl.teacher import remembered
 
 TIMED = {"images_per_second"}
 
@@ -120,6 +121,24 @@ def a_copy(trained, tmp_path):
 def test_a_finished_run_copied_elsewhere_resumes_to_itself(trained, a_copy, no_probes):
     training.train(settings(steps=6), a_copy, resume=True)
     jax.tree.map(np.testing.assert_array_equal, no_probes[0], trained[1])
+
+
+def test_a_student_goes_on_bit_for_bit_when_its_teachers_folder_has_gone(trained, a_copy, tmp_path, no_probes):
+    distill = dict(method="distill", distill={"teacher": str(a_copy)}, loss={"top_k": None})
+    config = settings(steps=4, checkpoint={"every": 2}, **distill)
+    before = sorted((path, path.stat().st_mtime_ns) for path in a_copy.rglob("*"))
+    training.train(config, tmp_path / "whole")
+    assert sorted((path, path.stat().st_mtime_ns) for path in a_copy.rglob("*")) == before
+    shutil.copytree(tmp_path / "whole", tmp_path / "half")
+    for folder in (a_copy, tmp_path / "half" / "checkpoints" / "4"):
+        shutil.rmtree(folder)
+    training.train(config, tmp_path / "half", resume=True)
+    whole, half = no_probes
+    jax.tree.map(np.testing.assert_array_equal, half, whole)
+    assert metrics_of(tmp_path / "half") == metrics_of(tmp_path / "whole")
+    jax.tree.map(np.testing.assert_array_equal, half.target["params"], trained[1].params)
+    encode = build(config, remembered(tmp_path / "half")).untrained(config.seed)  # the floor needs no teacher either
+    assert jax.eval_shape(encode, jax.ShapeDtypeStruct((1, 16, 16, 3), np.uint8)).shape == (1, 512)
 
 
 def test_resume_with_another_temperature_is_refused(a_copy):

@@ -171,6 +171,20 @@ class TargetConfig:
 
 
 @dataclass(frozen=True)
+class DistillConfig:
+    """Learning from a trained encoder."""
+
+    teacher: str | None = setting(None, "distill: folder of a finished run, whose newest checkpoint is the teacher")
+    feature_weight: float = setting(1.0, "distill: weight of 2 - 2 cosine between features", low=0.0, high=1e6)
+    similarity_weight: float = setting(
+        1.0, "distill: weight of the KL divergence between similarities to batch and queue", low=0.0, high=1e6
+    )
+    teacher_temperature: float = setting(
+        0.05, "distill: the teacher's cosines are divided by it, the student's by loss.temperature", low=1e-5, high=1e5
+    )
+
+
+@dataclass(frozen=True)
 class BatchConfig:
     """How many images make one real update."""
 
@@ -256,6 +270,7 @@ class Config:
     loss: LossConfig = field(default_factory=LossConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
     target: TargetConfig = field(default_factory=TargetConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)

@@ -25,14 +25,17 @@ from jaxcl.losses.normalise import normalise
 from jaxcl.losses.outputs import InfoNCEOutput, Stats
 from jaxcl.losses.pruning import expected_skip_rate
 from jaxcl.losses.sharded import mean_infonce
+from jaxcl.losses.similarity import SimilarityOutput, similarity_kl
 from jaxcl.losses.streaming import streaming_infonce
 
 __all__ = [
     "InfoNCEOutput",
+    "SimilarityOutput",
     "Stats",
     "expected_skip_rate",
     "infonce",
     "mean_infonce",
     "normalise",
+    "similarity_kl",
     "streaming_infonce",
 ]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from jaxcl.config import Config, ConfigError, TargetConfig, check_divides, micro_size, suggestion
+from jaxcl.config import Config, ConfigError, DistillConfig, TargetConfig, check_divides, micro_size, suggestion
 from jaxcl.methods.base import Method, Traits
+
+# of the loss, where a student is compared with its teacher by similarities
+READ_BY_SIMILARITY = ("temperature", "temperature_end", "temperature_schedule", "impl", "block_size")
 
 
 def available() -> list[str]:
@@ -71,8 +74,11 @@ def check(config: Config, *, has_labels: bool) -> None:
     >>> check(Config(), has_labels=False)
     """
     own, method, loss = traits(config.method), f"method = {config.method!r}", config.loss
+    _check_teacher(config, own)
+    compares = own.negatives is not None or (own.teacher and config.distill.similarity_weight > 0)
     if own.negatives is None:
-        _check_unread(method, "has no negatives", "loss", loss)
+        read = READ_BY_SIMILARITY if compares else ()
+        _check_unread(method, "has no negatives", "loss", loss, read=read)
     if not own.target:
         _check_unread(method, "has no momentum encoder", "target", config.target)
     if config.queue.size and not own.queue:
@@ -110,14 +116,36 @@ def check(config: Config, *, has_labels: bool) -> None:
         raise ConfigError(f"{method} needs labels, and data.name = {config.data.name!r} has none; simclr needs none")
 
 
-def _check_unread(method: str, why: str, group: str, settings: Any) -> None:
-    """Nobody reads this group of settings, so that all of them have their defaults."""
+def _check_unread(method: str, why: str, group: str, settings: Any, read: Sequence[str] = ()) -> None:
+    """Nobody reads this group of settings but for some, so that all others have their defaults."""
     for item in dataclasses.fields(settings):
         value = getattr(settings, item.name)
-        if value != item.default:
+        if value != item.default and item.name not in read:
             raise ConfigError(
                 f"{group}.{item.name} = {value!r}, but {method} {why}; the only valid value is {item.default!r}"
             )
+
+
+def _check_teacher(config: Config, own: Traits) -> None:
+    """A teacher where the method has one and nowhere else, and something to learn from it; nothing unread is set."""
+    distill, method = config.distill, f"method = {config.method!r}"
+    if not own.teacher:
+        _check_unread(method, "has no teacher", "distill", distill)
+        return
+    if distill.teacher is None:
+        raise ConfigError(f"distill.teacher is empty; {method} needs the folder of a finished run")
+    if config.loss.impl == "column":
+        raise ConfigError(f"loss.impl = 'column', but {method} has no such engine; 'strip' or 'dense'")
+    if distill.similarity_weight:
+        return
+    if not distill.feature_weight:
+        raise ConfigError("distill.feature_weight = 0.0 and distill.similarity_weight = 0.0: one must be above 0")
+    for name, value, unset in (
+        ("queue.size", config.queue.size, 0),
+        ("distill.teacher_temperature", distill.teacher_temperature, DistillConfig().teacher_temperature),
+    ):
+        if value != unset:
+            raise ConfigError(f"{name} = {value} is read only with distill.similarity_weight above 0; leave it out")
 
 
 def _check_keys(config: Config) -> None:

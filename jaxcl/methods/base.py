@@ -19,16 +19,32 @@ class Traits(NamedTuple):
         queue: negatives of earlier steps.
         target: a momentum encoder.
         labels: the images' labels.
+        teacher: a trained network, `distill.teacher`; `make_method` then takes a `Teacher` by this name.
         key_norm: batch statistics of keys that are not those of the queries, `target.key_norm`.
         negatives: `(images of one loss, queue size)` to the most negatives an anchor can have; None: it has none, and
-            reads nothing of `loss`.
+            reads nothing of `loss`, or with a teacher its temperature and strips.
     """
 
     queue: bool = False
     target: bool = False
     labels: bool = False
+    teacher: bool = False
     key_norm: bool = False
     negatives: Callable[[int, int], int] | None = None
+
+
+class Teacher(NamedTuple):
+    """A trained network that a method learns from, and that nothing moves.
+
+    Attributes:
+        apply: `(variables, images) -> {"encoder": features [N, F], "head": embeddings [N, D]}` of images [N, H, W, C]
+            normalised as the student's, with running batch statistics; variables are `TrainState.target`, never
+            constants of a program; "head" only where they hold one.
+        feature_dim: F.
+    """
+
+    apply: Callable[[Any, Array], dict[str, Array]]
+    feature_dim: int
 
 
 class Objective(NamedTuple):
@@ -46,7 +62,8 @@ class Method(NamedTuple):
     Attributes:
         init: `(key, views [B, V, H, W, C]) -> {"params": …, "batch_stats": …}`.
         embed: `(key, params, batch_stats, target, views, *, train) -> (embeddings, batch_stats)`; embeddings is any
-            tree of [B, …], so that a device that holds an image holds all its views; the key is not that of objective.
+            tree of [B, …], so that a device that holds an image holds all its views; the key is not that of objective;
+            target is `TrainState.target`: a momentum encoder's parameters, or a teacher's variables.
         objective: `(key, embeddings, ids [B], labels [B], *, queue, temperature) -> Objective`; the key is of this
             problem alone, queue and temperature are those of this step.
         features: `(params, batch_stats, images [B, H, W, C]) -> [B, F]`: the frozen backbone that probes see.

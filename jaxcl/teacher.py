@@ -1,0 +1,185 @@
+"""A trained encoder that another run learns from: found in the folder of its run, checked, read when training starts.
+
+Nothing is ever written into that folder. A run remembers its teacher's settings in a file of its own, and its
+checkpoints hold the teacher's variables: once there is one, the teacher's folder is not needed any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcl.augment import normalize
+from jaxcl.checkpoint import newest_step, restore_part, saved_arrays
+from jaxcl.config import Config, ConfigError, resolve, to_dict
+from jaxcl.methods.base import Teacher, Variables
+from jaxcl.methods.parts.networks import make_init, run
+from jaxcl.models import make_encoder, make_head
+from jaxcl.workdir import CHECKPOINTS, CONFIG, TEACHER, read_json, write_json
+
+CHANNELS = (1, 3)  # of the images of any source
+SHOWN = 3  # of each kind of mismatch
+
+
+class TeacherRun(NamedTuple):
+    """A teacher, before its variables are read.
+
+    Attributes:
+        config: of its run.
+        teacher: what a method gets.
+        like: shapes of its variables, `TrainState.target`.
+        load: `(shardings) -> variables`, read from the newest checkpoint in its folder.
+    """
+
+    config: Config
+    teacher: Teacher
+    like: Variables
+    load: Callable[[Any], Variables]
+
+
+def find_teacher(config: Config, *, channels: int, known: Config | None = None) -> TeacherRun:
+    """The teacher that a config names; its arrays stay on disk.
+
+    Args:
+        config: of the student.
+        channels: of its images.
+        known: settings of the teacher as the student's run remembers them, whose folder may then be gone; None: those
+            in its folder, which is looked through.
+
+    Returns:
+        The teacher, with the head only where similarities are compared.
+
+    Raises:
+        ConfigError: no folder, no checkpoint, settings that do not resolve, a tree that they do not explain, or images
+            or embeddings that the student does not share.
+    """
+    folder = Path(config.distill.teacher or "")
+    name = f"distill.teacher = '{folder}'"
+    its = known or _config_of(folder, name)
+    _check_alike(config, its, name)
+    chain = {"encoder": make_encoder(its.model)}
+    if config.distill.similarity_weight:
+        chain["head"] = make_head(its.model)
+
+    def like_of(channels: int) -> Variables:
+        side = its.data.image_size
+        return jax.eval_shape(make_init(chain), jax.random.key(0), jnp.zeros((1, 1, side, side, channels)))
+
+    def apply(variables: Variables, images: Any) -> dict[str, Any]:
+        pixels = _as_seen_by(its, config, images)
+        return run(chain, variables["params"], variables["batch_stats"], pixels, train=False)[0]
+
+    def load(shardings: Any) -> Variables:
+        step = _check_folder(folder, name, channels, like_of)
+        wanted = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
+        return restore_part(folder / CHECKPOINTS, step, wanted)
+
+    if known is None:
+        _check_folder(folder, name, channels, like_of)
+    like = like_of(channels)
+    images = jax.ShapeDtypeStruct((1, its.data.image_size, its.data.image_size, channels), jnp.float32)
+    features = jax.eval_shape(apply, like, images)["encoder"].shape[-1]
+    return TeacherRun(its, Teacher(apply, features), like, load)
+
+
+def remember(workdir: Path, config: Config) -> None:
+    """Writes the teacher's settings into the folder of the student's run.
+
+    Args:
+        workdir: of the student.
+        config: of the teacher.
+    """
+    write_json(workdir / TEACHER, to_dict(config))
+
+
+def remembered(workdir: Path) -> Config | None:
+    """The teacher's settings as a run that has a checkpoint remembers them, or None.
+
+    Args:
+        workdir: of the student.
+
+    Returns:
+        Settings; None where the run has no teacher, or must still read it.
+    """
+    if newest_step(workdir / CHECKPOINTS) is None or not (workdir / TEACHER).is_file():
+        return None
+    return resolve(read_json(workdir / TEACHER))
+
+
+def _config_of(folder: Path, name: str) -> Config:
+    """The settings in a teacher's folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"{name} is not a folder; train a teacher first, or name the folder of a finished run")
+    try:
+        return resolve(read_json(folder / CONFIG))
+    except ConfigError as error:
+        raise ConfigError(f"{name} cannot be a teacher: {error}") from error
+
+
+def _check_alike(config: Config, its: Config, name: str) -> None:
+    """Raises where the two see images of another size, or would compare embeddings of another length."""
+    if its.data.image_size != config.data.image_size:
+        raise ConfigError(
+            f"{name} was trained on images of {its.data.image_size} pixels, and data.image_size = "
+            f"{config.data.image_size}: they must be the same"
+        )
+    if config.distill.similarity_weight and its.model.head_dim != config.model.head_dim:
+        raise ConfigError(
+            f"{name} has embeddings of {its.model.head_dim} numbers, and model.head_dim = {config.model.head_dim}: "
+            "they must be the same, or distill.similarity_weight = 0"
+        )
+
+
+def _check_folder(folder: Path, name: str, channels: int, like_of: Callable[[int], Variables]) -> int:
+    """The newest step of a teacher, whose arrays are those that its settings make for images of these channels."""
+    step = newest_step(folder / CHECKPOINTS)
+    if step is None:
+        raise ConfigError(f"{name} has no checkpoint; name the folder of a run that has saved one")
+    saved = saved_arrays(folder / CHECKPOINTS, step)
+    wrong = _differences(saved, like_of(channels))
+    for other in CHANNELS:
+        if wrong and other != channels and not _differences(saved, like_of(other)):
+            raise ConfigError(
+                f"{name} was trained on images of {other} channels, and those of data.name have {channels}"
+            )
+    if wrong:
+        raise ConfigError(f"{name}: step {step} is not what its {CONFIG} makes: {'; '.join(wrong)}")
+    return step
+
+
+def _differences(saved: dict[str, jax.ShapeDtypeStruct], like: Variables) -> list[str]:
+    """The first missing, unexpected and mis-shaped arrays of a checkpoint, of the networks that are wanted."""
+    wanted = {_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(like)}
+    parts = tuple(f"{kind}.{part}." for kind, tree in like.items() for part in tree)
+    unexpected = [path for path in saved if path.startswith(parts) and path not in wanted]
+    misshaped = [
+        f"{path} is {_shape(saved[path])}, not {_shape(leaf)}"
+        for path, leaf in wanted.items()
+        if path in saved and (saved[path].shape, saved[path].dtype) != (leaf.shape, leaf.dtype)
+    ]
+    kinds = ("missing", [p for p in wanted if p not in saved]), ("unexpected", unexpected), ("mis-shaped", misshaped)
+    return [
+        f"{kind} {', '.join(paths[:SHOWN])}{f' and {len(paths) - SHOWN} more' if len(paths) > SHOWN else ''}"
+        for kind, paths in kinds
+        if paths
+    ]
+
+
+def _path(path: Any) -> str:
+    """Where a leaf stands, with dots."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _shape(leaf: jax.ShapeDtypeStruct) -> str:
+    """Type and shape of an array."""
+    return f"{leaf.dtype}{list(leaf.shape)}"
+
+
+def _as_seen_by(its: Config, config: Config, images: jax.Array) -> jax.Array:
+    """Images normalised as the student's, normalised as the teacher's."""
+    here, there = ((c.data.mean, c.data.std) for c in (config, its))
+    return images if here == there else normalize(images * here[1] + here[0], *there)
