@@ -93,6 +93,6 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
 
 def _checksum(leaf: Any) -> str | None:
     """That of one array."""
-    if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         return None
     return f"{zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data):08x}"
