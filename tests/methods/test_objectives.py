@@ -7,6 +7,7 @@ import pytest
 from compile_options import FAST_COMPILE
 
 from jaxcl import methods
+from jaxcl import queue as queues
 from jaxcl.config import Config, LossConfig, ModelConfig
 from jaxcl.methods.parts.networks import Pair
 from jaxcl.methods.supcon import UNLABELLED, groups_of
@@ -94,6 +95,25 @@ def test_without_any_label_supcon_is_simclr():
     nothing = jnp.full(IMAGES, -1, jnp.int32)
     values = [objective_of(n, embeddings, nothing).loss for n in ("supcon", "simclr")]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["simclr", "supcon"])
+def test_both_directions_of_a_symmetric_loss_see_the_same_queue(name):
+    embeddings = jax.random.normal(jax.random.key(4), (IMAGES, 2, 5))
+    rows = jax.random.normal(jax.random.key(5), (9, 5))
+    bank = queues.push(queues.init(9, 5, jnp.float32), rows, 100 + jnp.arange(9))
+    both = objective_of(name, embeddings, LABELS, queue=bank)
+    swapped = objective_of(name, embeddings[:, ::-1], LABELS, queue=bank)
+    np.testing.assert_allclose(both.loss, swapped.loss, rtol=1e-5)
+    z, q = unit(embeddings.reshape(-1, 5)) / 0.4, unit(rows)
+    groups = np.repeat(np.asarray(groups_of(IDS, LABELS) if name == "supcon" else IDS), 2)
+    losses = []
+    for i in range(len(z)):  # either view of an image has all nine rows among its negatives
+        partners = [j for j in range(len(z)) if groups[j] == groups[i] and j != i]
+        others = [j for j in range(len(z)) if j != i]
+        total = sum(np.exp(z[i] @ z[j] * 0.4) for j in others) + np.exp(z[i] @ q.T).sum()
+        losses.append(np.mean([np.log(total) - z[i] @ z[j] * 0.4 for j in partners]))
+    np.testing.assert_allclose(both.loss, np.mean(losses), rtol=1e-5)
 
 
 def test_groups_of_labels_and_of_images_never_meet():
