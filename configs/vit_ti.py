@@ -1,9 +1,8 @@
-"""SimCLR with a ViT-Ti on emoji, against all negatives of the batch.
+"""SimCLR with a ViT-Ti on Fashion-MNIST, against all negatives of a small batch.
 
     python -m jaxcl.main --config=configs/vit_ti.py
 
-2 CPU cores, 9.7 CPU minutes of training. 2026-11-29, seed 0 (standard error 2.4 points on 379 test images): linear
-probe 65.7 % (pixels 64.4, random encoder 55.9), view retrieval 17.7 % (12.1, 7.4).
+One CPU core, 8 minutes of training. FIGURES %
 """
 
 from jaxcl.config import base_config, with_variant
@@ -12,14 +11,18 @@ from jaxcl.config import base_config, with_variant
 def get_config(variant=""):
     """The run, or its short version `smoke`."""
     c = base_config()
-    c.steps = 400
-    c.data.name = "emoji"
-    c.augment.crop_scale_min = 0.3
+    c.steps = 800  # many small steps: in the same time 400 of 128 images reach 1.3 points less
+    c.data.name = "fashion_mnist"
+    c.data.image_size = 28
+    c.augment.crop_scale_min = 0.5  # as in fashion_mnist.py
+    c.augment.brightness = 0.2
+    c.augment.contrast = 0.2
     c.augment.blur_prob = 0.0
     c.model.encoder = "vit_ti"
-    c.model.patch = 16  # four tokens an image: in the same time four times the steps of patches of 8
-    c.batch.size = 128
+    c.model.patch = 14  # four patches an image
+    c.model.pool = "cls_mean"
+    c.batch.size = 64
     c.loss.temperature = 0.1
-    c.optim.base_lr = 1e-3
+    c.optim.base_lr = 2e-3
     c.optim.weight_decay = 0.05
     return with_variant(c, variant, smoke={"steps": 6, "optim.warmup_steps": 2})
