@@ -19,6 +19,8 @@ from jaxcl.probes.retrieval import view_retrieval_top1
 
 Represent = jax.tree_util.Partial
 
+SCORES = ("knn_top1", "view_retrieval_top1")  # of `quick_score`, one of them
+
 # Larger images are averaged down first: a linear probe on 224 x 224 x 3 numbers would be larger than the encoder
 PIXELS_SIDE = 32
 

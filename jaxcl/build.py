@@ -116,6 +116,7 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
         queue_size=config.queue.size,
         queue_dim=config.model.head_dim,
         queue_dtype=config.queue.dtype,
+        queue_rows=config.queue.start if config.queue.adapt else None,
     )
     shapes = jax.eval_shape(init_state, jax.random.key(0))
     shapes = shapes if source is None else shapes._replace(target=source.like)
@@ -131,6 +132,7 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
         temperature=make_temperature(config.loss, total_steps=steps),
         target_decay=make_decay(config.target, total_steps=steps),
         queue_length=make_queue_length(config.queue, total_steps=steps),
+        queue_sample=config.queue.sample,
     )
     batch = along_data(mesh)
 

@@ -190,6 +190,25 @@ def sample(q: Queue, key: Array, num_negatives: int) -> tuple[Float[Array, "s d"
     return values, jnp.where(real, q.groups[rows], EMPTY)
 
 
+def drawn(q: Queue, key: Array, num_negatives: int) -> Queue:
+    """A queue of some random valid rows, each at most once.
+
+    Args:
+        q: the queue.
+        key: random key.
+        num_negatives: rows to draw, between 1 and the size of the queue.
+
+    Returns:
+        A queue of `num_negatives` rows, of which as many are filled as there were valid ones.
+
+    Example:
+        >>> drawn(push(init(4, 2), jnp.ones((3, 2)), jnp.arange(3)), jax.random.key(0), 2).filled
+        Array(2, dtype=int32)
+    """
+    values, groups = sample(q, key, num_negatives)
+    return Queue(values, groups, jnp.int32(0), jnp.minimum(q.filled, num_negatives))
+
+
 def _compact(q: Queue, filled: Int[Array, ""], new_size: int) -> Queue:
     """The newest `filled` rows first, in order, in a queue of `new_size` rows."""
     place = jnp.arange(new_size, dtype=jnp.int32)

@@ -27,6 +27,7 @@ class TrainState(NamedTuple):
         opt_state: of the optimizer.
         queue: embeddings of earlier steps, or None.
         target: parameters of a momentum encoder, variables of a teacher, or None.
+        queue_rows: newest rows of the queue that count, where validation decides it, or None.
     """
 
     step: Int[Array, ""]
@@ -36,6 +37,7 @@ class TrainState(NamedTuple):
     opt_state: Any
     queue: queues.Queue | None
     target: Any
+    queue_rows: Int[Array, ""] | None = None
 
 
 def make_init_state(
@@ -46,6 +48,7 @@ def make_init_state(
     queue_size: int,
     queue_dim: int,
     queue_dtype: str,
+    queue_rows: int | None = None,
 ) -> Callable[[jax.Array], TrainState]:
     """The function that makes the first state from a key; run it under `jax.jit` with `state_shardings`.
 
@@ -56,6 +59,7 @@ def make_init_state(
         queue_size: rows of the queue; 0: none.
         queue_dim: numbers of a row.
         queue_dtype: storage type of its rows.
+        queue_rows: newest rows that count at first, where validation decides it; None: it does not.
 
     Returns:
         `init_state(key) -> TrainState`.
@@ -74,6 +78,7 @@ def make_init_state(
             opt_state=optimizer.init(params),
             queue=queue,
             target=method.target and jax.tree.map(jnp.copy, method.target(params)),
+            queue_rows=None if queue_rows is None else jnp.int32(queue_rows),
         )
 
     return init_state

@@ -16,6 +16,7 @@ from jaxcl.optim import ema
 from jaxcl.spread import spread
 
 Batch = dict[str, Any]
+DRAW = 2**32 - 1  # no step has this number, whose keys are the others
 
 
 def make_train_step(
@@ -29,6 +30,7 @@ def make_train_step(
     temperature: Callable[[Any, Any], Any],
     target_decay: optax.Schedule | None = None,
     queue_length: optax.Schedule | None = None,
+    queue_sample: int | None = None,
 ) -> Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]:
     """The function that one real update runs; the caller applies jit, shardings and donation.
 
@@ -46,7 +48,8 @@ def make_train_step(
         learning_rate: for the log, by real update.
         temperature: of the loss, by real update and queue.
         target_decay: of the momentum encoder, by real update; needed where the method has one.
-        queue_length: newest rows of the queue that count, by real update; None: all.
+        queue_length: newest rows of the queue that count, by real update; None: as many as the state says, or all.
+        queue_sample: rows drawn from these at random, anew at each step; None: all.
 
     Returns:
         `train_step(state, batch) -> (state, metrics)`; metrics are scalars.
@@ -73,7 +76,7 @@ def make_train_step(
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step), num_micro)
-        bank = state.queue if queue_length is None else queues.newest(state.queue, queue_length(state.updates))
+        bank = negatives(state)
         micro = functools.partial(micro_step, dict(queue=bank, temperature=temperature(state.updates, state.queue)))
         if num_micro == 1:
             new, (metrics, out) = micro(state, (batch, keys[0]))
@@ -94,6 +97,14 @@ def make_train_step(
             metrics["queue_rows"] = bank.filled
             metrics["queue_norm_min"], metrics["queue_norm_max"] = queues.norms(new.queue)
         return new._replace(step=state.step + 1), metrics
+
+    def negatives(state: Any) -> Any:
+        length = state.queue_rows if queue_length is None else queue_length(state.updates)
+        bank = state.queue if length is None else queues.newest(state.queue, length)
+        if queue_sample is None:
+            return bank
+        key = jax.random.fold_in(jax.random.key(seed), DRAW)
+        return queues.drawn(bank, jax.random.fold_in(key, state.step), queue_sample)
 
     def split(x: jax.Array) -> jax.Array:
         return jnp.swapaxes(x.reshape(x.shape[0] // num_micro, num_micro, *x.shape[1:]), 0, 1)

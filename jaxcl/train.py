@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.tree_util import Partial
 
-from jaxcl.assess import Assessment, assess, pixels, quick_score
+from jaxcl.adapt import QueueLength
+from jaxcl.assess import SCORES, Assessment, assess, pixels, quick_score
 from jaxcl.build import Parts, build, warn_of_stale_negatives
 from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import Config, ConfigError, mesh_that_fits, resolve, to_dict
@@ -62,6 +64,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
                 with MetricsWriter(workdir) as writer:
                     writer.truncate_after(first)
                     fit = Fit(parts, loader, writer, checkpoints, interrupt)
+                    fit.replay(read_metrics(workdir))
                     state = fit.run(state, first)
                 checkpoints.wait()
             finally:
@@ -100,6 +103,8 @@ class Fit:
         self._parts, self._config = parts, parts.config
         self._loader, self._writer, self._checkpoints, self._interrupt = loader, writer, checkpoints, interrupt
         self._lost_in_a_row = 0
+        queue = self._config.queue
+        self._length = QueueLength(start=queue.start, size=queue.size) if queue.adapt and queue.start else None
         self._health = Health(
             steps=self._config.steps,
             warmup=self._config.optim.warmup_steps,
@@ -144,7 +149,7 @@ class Fit:
                     self._busy, self._timed = self._busy + time.monotonic() - tick, self._timed + 1
                 self._watch(number, values, ids)
                 progress.update(number, loss=values["loss"])
-                self._record(number, state, values, position)
+                state = self._record(number, state, values, position)
         return state
 
     def _watch(self, number: int, values: dict[str, float], ids: Any) -> None:
@@ -163,13 +168,14 @@ class Fit:
                 f"{self._config.loss.temperature}; {saved}"
             )
 
-    def _record(self, number: int, state: TrainState, values: dict[str, float], position: dict[str, Any]) -> None:
-        """Logs, scores and saves what is due after a step."""
+    def _record(self, number: int, state: TrainState, values: dict[str, float], position: dict[str, Any]) -> TrainState:
+        """Logs, scores and saves what is due after a step; the state changes where a score changes its queue."""
         config, last = self._config, number == self._config.steps
         scores = {}
         if config.eval.every and number % config.eval.every == 0:
             encoder = self._parts.encoder(state)
             scores = quick_score(encoder, self._parts.readers, settings=config.eval, mesh=self._parts.mesh)
+            state = self._adapt(number, state, scores)
         if number == 1 or number % config.log.every == 0 or scores or last:
             speed = {"images_per_second": self.images_per_second} if self._timed else {}
             self._writer.write(number, {**values, **scores, **speed})
@@ -184,6 +190,29 @@ class Fit:
             self._checkpoints.wait()
             said = f"stopped at step {number} of {config.steps}, which is saved; --resume continues"
             raise Interrupted(said, stop, resumable=True)
+        return state
+
+    def _adapt(self, number: int, state: TrainState, scores: dict[str, float]) -> TrainState:
+        """The state with the queue length that validation asks for."""
+        if self._length is None:
+            return state
+        for score in scores.values():
+            said = self._length.see(score)
+            if said:
+                print(f"step {number}: {said}", flush=True)
+        like: Any = self._parts.like.queue_rows
+        return state._replace(queue_rows=jax.device_put(np.int32(self._length.rows), like.sharding))
+
+    def replay(self, rows: list[dict[str, Any]]) -> None:
+        """Shows what decides the queue's length the scores before a resumed run.
+
+        Args:
+            rows: of the log, up to the step that is resumed.
+        """
+        for row in rows:
+            for name in SCORES:
+                if self._length is not None and row.get(name) is not None:
+                    self._length.see(row[name])
 
 
 def evaluate(workdir: Path) -> dict[str, Any]:

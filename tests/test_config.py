@@ -80,6 +80,12 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ),
         ({"queue": {"size": 8, "schedule": "cosine"}}, r"queue.schedule = 'cosine' needs queue.start"),
         ({"queue": {"size": 8, "start": 9, "schedule": "linear"}}, r"queue.start = 9 .* largest valid value is 8"),
+        ({"queue": {"size": 8, "sample": 9}}, r"queue.sample = 9 is above queue.size; the largest valid value is 8"),
+        ({"queue": {"size": 8, "adapt": True, "start": 2}}, r"queue.adapt = True does not work with eval.every = 0"),
+        (
+            {"queue": {"size": 8, "adapt": True}, "eval": {"every": 5}},
+            r"queue.adapt = True does not work with queue.start = None; 2 is a first value",
+        ),
         ({"queue": {"size": 8, "start": 2}}, r"queue.start = 2 is read only with queue.schedule = 'linear'"),
         ({"target": {"decay_end": 0.999}}, r"target.decay_end = 0.999 is read only with target.schedule"),
         (

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "jaxcl"
 ROWS = [
     {"losses", "queue", "augment", "mesh", "config", "interrupt"},
-    {"schedules", "spread"},
+    {"schedules", "spread", "adapt"},
     {"methods", "models", "data", "probes", "optim", "integrity"},
     {"step", "state", "checkpoint", "report", "workdir", "assess"},
     {"teacher"},

@@ -171,3 +171,14 @@ def test_lengths_of_valid_rows_are_near_one_and_a_damaged_row_is_seen():
     np.testing.assert_allclose(queue.norms(q._replace(values=q.values.at[1].set(0)))[0], 0)
     np.testing.assert_allclose(queue.norms(q._replace(values=q.values.at[4].set(7))), 1, atol=1e-3)  # not filled
     assert [float(x) for x in queue.norms(queue.init(4, 2))] == [1, 1]
+
+
+def test_random_rows_are_a_queue_of_their_own_and_a_part_filled_one_counts_what_it_has():
+    q = queue.push(queue.init(8, 3, jnp.float32), jnp.eye(3)[:2], jnp.array([5, 6]))
+    some = queue.drawn(q, jax.random.key(0), 4)
+    assert int(some.filled) == 2
+    assert sorted(some.groups.tolist()) == [-1, -1, 5, 6]
+    full = queue.push(queue.init(8, 3, jnp.float32), jax.random.normal(jax.random.key(1), (8, 3)), jnp.arange(8))
+    some = queue.drawn(full, jax.random.key(0), 4)
+    assert int(some.filled) == 4
+    assert len(set(some.groups.tolist())) == 4

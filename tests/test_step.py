@@ -48,7 +48,9 @@ def a_batch(images=16, seed=0):
     }
 
 
-def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, temperature=0.5, queue_length=None, **optim):
+def a_run(
+    num_micro=1, target_decay=None, queue_size=24, steps=10, temperature=0.5, queue_length=None, sample=None, **optim
+):
     method = toy_method(target_decay is not None)
     config = OptimConfig(
         **{"name": "sgd", "momentum": 0.0, "base_lr": 1.0, "warmup_steps": 2, "weight_decay": 0.0, **optim}
@@ -68,6 +70,7 @@ def a_run(num_micro=1, target_decay=None, queue_size=24, steps=10, temperature=0
         temperature=temperature if callable(temperature) else lambda *_: temperature,
         target_decay=lambda _: target_decay,
         queue_length=queue_length,
+        queue_sample=sample,
     )
     return init(jax.random.key(0)), jax.jit(step), rate
 
@@ -187,6 +190,18 @@ def test_schedules_are_at_their_end_in_the_last_step_and_count_real_updates_in_o
     # 16 images a step: 4, 9, 14, 19 and 24 rows would count, up to the last image before this step
     assert rows == [(0, -1), (9, 7), (14, 18), (19, 29), (24, 40)]
     assert step._cache_size() == 1
+
+
+def test_random_rows_of_the_queue_are_drawn_anew_at_each_step_and_the_same_in_each_run():
+    def oldest():
+        state, step, _ = a_run(queue_size=64, sample=3)
+        values = [step(state := step(state, a_batch(seed=number))[0], a_batch(seed=number))[1] for number in range(6)]
+        assert [int(metrics["queue_rows"]) for metrics in values] == [3] * 6
+        return [int(metrics["oldest"]) for metrics in values]
+
+    first = oldest()
+    assert len(set(first)) > 3
+    assert first == oldest()
 
 
 def test_the_rule_of_the_queue_pointer_is_a_saw_tooth_that_knows_no_progress():

@@ -102,6 +102,25 @@ def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkey
     assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
 
 
+def test_a_queue_whose_length_follows_the_score_goes_on_where_it_was(tmp_path, monkeypatch, no_probes, capsys):
+    monkeypatch.setattr(training, "quick_score", lambda *_, **__: {"knn_top1": 0.5})
+    config = settings(steps=14, queue={"size": 64, "start": 16, "adapt": True}, eval={"every": 2})
+    training.train(config, tmp_path / "whole")
+    said = capsys.readouterr().out
+    assert "step 6: the score stalls at 0.5000: trying queue length 32 instead of 16" in said
+    assert "step 10: queue length 32 did not help (0.5000 → 0.5000): back to 16" in said
+    used = [row["queue_rows"] for row in metrics_of(tmp_path / "whole")]
+    assert used == [0, 16, 16, 16, 16, 16, 32, 32, 32, 32, 16, 16, 16, 16]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Interrupted, match="stopped at step 7 of 14"):
+            training.train(config, tmp_path / "parts")
+    training.train(config, tmp_path / "parts", resume=True)
+    whole, parts = no_probes
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+    assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The folder of a run of six steps without its final evaluation, and its last state."""

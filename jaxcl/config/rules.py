@@ -51,6 +51,11 @@ def _check_tail(loss: LossConfig) -> None:
 def _check_schedules(config: Config) -> None:
     """Each schedule has an end to go to, and no end is set that no schedule reads."""
     loss, queue, target = config.loss, config.queue, config.target
+    _check_adapt(config)
+    if queue.sample is not None and queue.sample > queue.size:
+        raise ConfigError(
+            f"queue.sample = {queue.sample} is above queue.size; the largest valid value is {queue.size or 'empty'}"
+        )
     if queue.start is not None and queue.start > queue.size:
         raise ConfigError(f"queue.start = {queue.start} is above queue.size; the largest valid value is {queue.size}")
     if loss.temperature_schedule == "queue_pointer" and not queue.size:
@@ -60,10 +65,24 @@ def _check_schedules(config: Config) -> None:
         ("queue.schedule", queue.schedule, "queue.start", queue.start, True),
         ("target.schedule", target.schedule, "target.decay_end", target.decay_end, False),
     ):
-        if schedule in ("constant", "from_zero") and value is not None:
+        if schedule in ("constant", "from_zero") and value is not None and not (name == "queue.start" and queue.adapt):
             raise ConfigError(f"{name} = {value} is read only with {shape} = 'linear' or 'cosine', not {schedule!r}")
         if schedule != "constant" and value is None and needed:
             raise ConfigError(f"{shape} = {schedule!r} needs {name}; without it the only valid value is 'constant'")
+
+
+def _check_adapt(config: Config) -> None:
+    """A length by validation has scores to go by, somewhere to begin, and no schedule against it."""
+    queue = config.queue
+    if not queue.adapt:
+        return
+    for name, value, fits, valid in (
+        ("eval.every", config.eval.every, config.eval.every > 0, "100 is a first value"),
+        ("queue.start", queue.start, queue.start is not None, f"{max(queue.size // 4, 1)} is a first value"),
+        ("queue.schedule", queue.schedule, queue.schedule == "constant", "'constant' is the only valid value"),
+    ):
+        if not fits:
+            raise ConfigError(f"queue.adapt = True does not work with {name} = {value!r}; {valid}")
 
 
 def micro_size(config: Config) -> int:
@@ -122,6 +141,8 @@ def check_devices(config: Config, devices: int) -> None:
         check_divides(name, size, "mesh.shape.data", data, vary=name)
     if config.queue.size:
         check_divides("queue.size", config.queue.size, "mesh.shape.data", data, vary="queue.size")
+    if config.queue.sample:
+        check_divides("queue.sample", config.queue.sample, "mesh.shape.data", data, vary="queue.sample")
 
 
 def mesh_that_fits(config: Config, devices: int) -> MeshConfig:

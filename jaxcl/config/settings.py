@@ -148,6 +148,10 @@ class QueueConfig:
     schedule: str = setting(
         "constant", "of those that count, from start to size over the run; all are kept", choices=SCHEDULES
     )
+    adapt: bool = setting(
+        False, "change the rows that count, from start on, when the score of eval.every stalls, and keep what helps"
+    )
+    sample: int | None = setting(None, "rows drawn at random each step, of those that count; empty: all", low=1)
     dtype: str = setting("float16", "storage type", choices=("float16", "bfloat16", "float32"))
 
 

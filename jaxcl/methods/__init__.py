@@ -84,12 +84,12 @@ def check(config: Config, *, has_labels: bool) -> None:
     if config.queue.size and not own.queue:
         others = ", ".join(name for name in available() if traits(name).queue)
         raise ConfigError(f"queue.size = {config.queue.size}, but {method} has no queue: 0, or one of {others}")
-    if own.negatives is not None and not own.negatives(micro_size(config), config.queue.size):
+    if own.negatives is not None and not own.negatives(micro_size(config), config.queue.sample or config.queue.size):
         raise ConfigError(f"queue.size = {config.queue.size} leaves {method} without negatives; 4096 is a first value")
     if not config.queue.size:
         _check_unread(method, "has queue.size = 0", "queue", config.queue)
     if loss.top_k is not None and own.negatives is not None:
-        every = own.negatives(micro_size(config), config.queue.size)
+        every = own.negatives(micro_size(config), config.queue.sample or config.queue.size)
         most = every - int(loss.skip_hardest * (every + 1))  # the loss counts an anchor's own column too
         if loss.top_k > most:
             skipped = f" without the loss.skip_hardest = {loss.skip_hardest} of them" if loss.skip_hardest else ""
