@@ -20,7 +20,7 @@ Batch = dict[str, Any]
 def make_train_step(
     method: Method,
     optimizer: optax.GradientTransformation,
-    prepare: Callable[[Batch], jax.Array],
+    prepare: Callable[[Batch], Any],
     *,
     seed: int = 0,
     num_micro: int = 1,
@@ -39,7 +39,8 @@ def make_train_step(
     Args:
         method: embeddings and objective.
         optimizer: from `jaxcl.optim.make_optimizer` for the same `num_micro`.
-        prepare: batch of uint8 views to normalised views [B, V, H, W, C] on the device, augmented.
+        prepare: batch of uint8 views to what `Method.embed` gets: normalised views [B, V, H, W, C], augmented, or these
+            with captions.
         seed: of the run; each contrastive problem has a key folded from it and the step.
         num_micro: micro-batches of one real update.
         learning_rate: for the log, by real update.

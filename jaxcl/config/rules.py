@@ -27,6 +27,12 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
         )
+    data = config.data
+    if data.caption is not None and not data.name.startswith("tfds:"):
+        raise ConfigError(
+            f"data.caption = {data.caption!r} is read only with data.name = 'tfds:NAME', not with {data.name!r}"
+        )
+    check_divides("text.width", config.text.width, "text.heads", config.text.heads, vary="text.heads")
     _check_tail(loss)
     _check_schedules(config)
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
