@@ -27,7 +27,7 @@ from jaxcl.config import Config
 from jaxcl.losses import mean_infonce
 from jaxcl.methods.base import Captioned, Method, Objective, Towers, Traits
 from jaxcl.methods.parts.contrast import contrast_metrics, loss_options
-from jaxcl.methods.parts.networks import flat, make_features, make_init, run
+from jaxcl.methods.parts.networks import flat, init_chain, make_features, run
 
 TRAITS = Traits(captions=True, learns_temperature=True, views=1, negatives=lambda images, _: images - 1)
 HASH_BITS = 24  # what a float32 holds exactly
@@ -65,7 +65,7 @@ def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh
 
     def init(key: Any, inputs: Captioned) -> dict[str, Any]:
         keys = jax.random.split(key)
-        parts = make_init(images)(keys[0], inputs.views), make_init(texts)(keys[1], inputs.tokens[:, None])
+        parts = init_chain(images, keys[0], flat(inputs.views)), init_chain(texts, keys[1], inputs.tokens)
         variables = {kind: {**parts[0][kind], **parts[1][kind]} for kind in ("params", "batch_stats")}
         variables["params"]["log_scale"] = jnp.float32(-math.log(loss.temperature))
         return variables

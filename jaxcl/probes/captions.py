@@ -127,7 +127,7 @@ def colour_histogram(images: np.ndarray) -> Float[np.ndarray, "n bins"]:
 
 def _numbered(captions: Sequence[str]) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " n"]]:
     """Where each different caption stands first, and which of them each is."""
-    _, first, group = np.unique(np.asarray(captions), return_index=True, return_inverse=True)
+    _, first, group = np.unique(np.asarray(list(captions)), return_index=True, return_inverse=True)
     return first, group
 
 
