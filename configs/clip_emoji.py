@@ -1,4 +1,4 @@
-"""CLIP: emoji and their names, an image encoder and a small text transformer over bytes.
+"""CLIP on emoji and their names: a small image encoder and a text transformer over bytes.
 
     python -m jaxcl.main --config=configs/clip_emoji.py
 
@@ -12,19 +12,21 @@ def get_config(variant=""):
     """The run, or its short version `smoke`."""
     c = base_config()
     c.method = "clip"
-    c.steps = 600
+    c.steps = 800
     c.data.name = "emoji"
-    c.augment.crop_scale_min = 0.5
-    c.augment.blur_prob = 0.0
+    c.augment.crop_scale_min = 0.4
+    c.augment.brightness = c.augment.contrast = c.augment.saturation = 0.2  # names name colours
     c.augment.hue = 0.02
     c.augment.grayscale_prob = 0.0
-    c.model.head_layers = 1
-    c.text.length = 48
-    c.text.width = 64
-    c.text.depth = 2
+    c.augment.blur_prob = 0.0
+    c.model.head_layers = 1  # the linear projection of the paper
+    c.text.tokenizer = "words"  # 1,519 names are too few to learn to read from bytes
+    c.text.length = 12
+    c.text.width = 96
+    c.text.depth = 1
     c.text.heads = 2
-    c.batch.size = 256
-    c.loss.temperature = 0.07
-    c.optim.base_lr = 2e-3
-    c.optim.weight_decay = 0.1
+    c.batch.size = 128
+    c.loss.temperature = 0.07  # where it starts
+    c.optim.base_lr = 4e-3
+    c.optim.weight_decay = 0.5
     return with_variant(c, variant, smoke={"steps": 10, "optim.warmup_steps": 2})

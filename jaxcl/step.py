@@ -39,8 +39,7 @@ def make_train_step(
     Args:
         method: embeddings and objective.
         optimizer: from `jaxcl.optim.make_optimizer` for the same `num_micro`.
-        prepare: batch of uint8 views to what `Method.embed` gets: normalised views [B, V, H, W, C], augmented, or these
-            with captions.
+        prepare: batch of uint8 views to what `Method.embed` gets, such as normalised, augmented [B, V, H, W, C].
         seed: of the run; each contrastive problem has a key folded from it and the step.
         num_micro: micro-batches of one real update.
         learning_rate: for the log, by real update.

@@ -103,7 +103,9 @@ class ModelConfig:
 class TextConfig:
     """The text tower of methods that read captions, and how a caption becomes tokens."""
 
-    tokenizer: str = setting("bytes", "bytes: of UTF-8; or the path of a tokenizer.json (pip install tokenizers)")
+    tokenizer: str = setting(
+        "bytes", "bytes (UTF-8) | words (by hash) | path of a tokenizer.json (pip install tokenizers)"
+    )
     length: int = setting(64, "tokens of a caption, start and end included; longer ones are cut", low=3, high=4096)
     width: int = setting(128, "of a token; text.heads must divide it", low=8, high=2**14)
     depth: int = setting(2, "layers", low=1, high=128)

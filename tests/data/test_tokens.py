@@ -18,6 +18,18 @@ def test_bytes_stand_between_a_start_and_an_end_token_before_padding():
     ]
 
 
+def test_words_have_numbers_of_their_own_whatever_their_case_and_signs_count():
+    tokenizer = make_tokenizer(TextConfig(tokenizer="words", length=8))
+    rows = tokenizer(["Red flag", "flag: red", "red", "keycap #", "keycap *", "é " * 9])
+    [_, red, flag, end, *pad] = rows[0].tolist()
+    assert (end, pad) == (2, [0] * 4)
+    assert rows[2].tolist() == [1, red, 2, 0, 0, 0, 0, 0]
+    assert [rows[1, 1], rows[1, 3]] == [flag, red]
+    assert len(set(rows[3:5, 2].tolist()) | {red, flag, int(rows[3, 1]), int(rows[5, 1])}) == 6
+    assert rows[5, -1] == 2
+    assert 2 < rows[rows > 2].min() <= rows.max() < tokenizer.vocab
+
+
 @pytest.mark.parametrize("length", [3, 4, 7])
 def test_a_long_caption_is_cut_and_keeps_its_end_token(length):
     [row] = Tokenizer(length)(["abcdefgh"])
@@ -41,7 +53,7 @@ def test_heads_that_do_not_divide_the_width_are_an_error_with_those_that_do():
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"text.tokenizer = '.*/none.json' is neither 'bytes' nor a file"):
+    with pytest.raises(ConfigError, match=r"text.tokenizer = '.*/none.json' is neither 'bytes' nor 'words' nor a file"):
         make_tokenizer(TextConfig(tokenizer=str(tmp_path / "none.json")))
 
 
