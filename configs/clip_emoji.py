@@ -1,8 +1,9 @@
-"""CLIP on emoji and their names: a small image encoder and a text transformer over bytes.
+"""CLIP on emoji and their names: a small image encoder and a text transformer over words.
 
     python -m jaxcl.main --config=configs/clip_emoji.py
 
-TODO minutes %
+One CPU core, 2 minutes of training. 2026-11-30, while it was tuned, on 304 pairs held out of the training set, after 400
+steps: image → text 13.5 % (bag of colours 8.9, chance 0.3), text → image 12.8 % (8.9, 0.3).
 """
 
 from jaxcl.config import base_config, with_variant
