@@ -413,6 +413,7 @@ def test_clip_trains_on_captions_of_a_folder_and_is_scored_by_retrieval_beside_i
         data={"name": f"folder:{folder}"},
         text={"length": 24, "width": 8, "depth": 1, "heads": 2},
         queue={"size": 0},
+        loss={"impl": "dense"},
     )
     with pytest.raises(ConfigError, match=r"method = 'clip' needs captions, and data.name = 'folder:.*' has none"):
         training.train(settings(**changes), tmp_path / "run")

@@ -54,7 +54,7 @@ def random_matches(rows=13, dim=5, seed=0):
     return rng.normal(size=(rows, dim)), rng.normal(size=(rows, dim)), rng.integers(0, 9, rows)
 
 
-@pytest.mark.parametrize("impl", ["strip", "column", "dense"])
+@pytest.mark.parametrize("impl", ["strip", "dense"])
 @pytest.mark.parametrize("temperature", [0.01, 0.2])
 def test_the_loss_is_half_of_each_direction_over_negatives_of_other_captions(impl, temperature):
     given = random_matches()
