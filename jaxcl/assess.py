@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +14,12 @@ from jax.sharding import Mesh
 
 from jaxcl.config import EvalConfig
 from jaxcl.probes import Scores, extract, majority_share, probe
+from jaxcl.probes.captions import CaptionScores, caption_scores, chance_scores, colour_histogram, colour_scores
 from jaxcl.probes.knn import knn_top1
 from jaxcl.probes.retrieval import view_retrieval_top1
 
 Represent = jax.tree_util.Partial
+Tokenize = Callable[[Sequence[str]], np.ndarray]
 
 SCORES = ("knn_top1", "view_retrieval_top1")  # of `quick_score`, one of them
 
@@ -29,7 +31,8 @@ class Readers(NamedTuple):
     """How to read the images; each call starts from the first one.
 
     Attributes:
-        train: yields `{"images": uint8 [b, H, W, C], "label": int32 [b]}` of the training split.
+        train: yields `{"images": uint8 [b, H, W, C], "label": int32 [b]}` of the training split; with captions
+            also "caption".
         test: the same of the held-out split.
         views: yields [b, 2, H, W, C] in [0, 1]: two augmented views of each held-out image.
     """
@@ -45,6 +48,14 @@ class Assessment(NamedTuple):
     scores: dict[str, Scores]
     chance_top1: float | None
     test_images: int
+
+
+class Captions(NamedTuple):
+    """Retrieval by the towers (None: a vector is not finite), by a bag of colours, and by chance."""
+
+    towers: CaptionScores | None
+    colours: CaptionScores
+    chance: CaptionScores
 
 
 def assess(
@@ -81,6 +92,42 @@ def assess(
         for name in encoders
     }
     return Assessment(scores, majority_share(test_labels), len(test_labels))
+
+
+def assess_captions(
+    towers: Sequence[Represent], tokenize: Tokenize, readers: Readers, *, settings: EvalConfig, mesh: Mesh
+) -> Captions:
+    """Retrieval between held-out images and captions, beside its floors, in one pass over the images.
+
+    Args:
+        towers: from images, as in `assess`, and from tokens [b, L] to vectors that are compared by cosine.
+        tokenize: from captions to int32 [b, L].
+        readers: of images with captions; the training images are read for the colour floor.
+        settings: `batch`.
+        mesh: whose `data` axis shares the encoding.
+
+    Returns:
+        Scores of the towers, of a bag of colours and of chance.
+    """
+    colours: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+    captions: dict[str, list[str]] = {"train": [], "test": []}
+
+    def images(side: str, chunks: Iterable[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
+        for chunk in chunks:
+            colours[side].append(colour_histogram(chunk["images"]))
+            captions[side] += chunk["caption"].tolist()
+            yield chunk["images"]
+
+    encode = functools.partial(extract, batch=settings.batch, mesh=mesh)
+    pictures = encode(functools.partial(_joint, towers[:1]), images("test", readers.test()))
+    texts = encode(functools.partial(_joint, towers[1:]), tokenize(captions["test"]))
+    for _ in images("train", readers.train()):
+        pass
+    seen, held = ((np.concatenate(colours[side]), captions[side]) for side in ("train", "test"))
+    towers_score = None
+    if np.isfinite(pictures).all() and np.isfinite(texts).all():
+        towers_score = caption_scores(pictures, texts, held[1])
+    return Captions(towers_score, colour_scores(*seen, *held), chance_scores(held[1]))
 
 
 def quick_score(encoder: Represent, readers: Readers, *, settings: EvalConfig, mesh: Mesh) -> dict[str, float]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,17 +19,25 @@ from jaxcl import methods
 from jaxcl.assess import Readers, as_unit
 from jaxcl.augment import augment, normalize
 from jaxcl.config import Config, check_devices, mesh_sizes, micro_size
-from jaxcl.data import EVAL_EPOCH, BadImages, Splits, check_readable, eval_batches, open_source
+from jaxcl.data import (
+    EVAL_EPOCH,
+    BadImages,
+    Splits,
+    Tokenizer,
+    check_readable,
+    eval_batches,
+    make_tokenizer,
+    open_source,
+)
 from jaxcl.mesh import along_data, make_mesh, replicated
-from jaxcl.methods.base import Method
-from jaxcl.models import make_encoder, make_head, make_predictor
+from jaxcl.methods.base import Captioned, Method
+from jaxcl.models import make_encoder, make_head, make_predictor, make_text_tower
 from jaxcl.optim import make_optimizer
 from jaxcl.schedules import make_decay, make_learning_rate, make_queue_length, make_temperature
 from jaxcl.state import TrainState, make_init_state, state_shardings
 from jaxcl.step import make_train_step
 from jaxcl.teacher import TeacherRun, find_teacher
 
-VIEWS = 2
 STEPS = {"accumulate": make_train_step}
 # Flax's batch norm keeps this share of the running statistics at each real update
 NORM_MOMENTUM = 0.9
@@ -59,6 +68,9 @@ class Parts:
         untrained: `(seed) -> Partial`, that of the first state; it needs no teacher.
         teacher: settings of the run that the method learns from, or None.
         readers: of the images that probes see.
+        tokenizer: of captions; None where the method reads none.
+        towers: `state -> (Partial, Partial)`, from images in [0, 1] and from tokens to vectors compared by cosine; None
+            where the method reads no captions.
     """
 
     config: Config
@@ -74,6 +86,8 @@ class Parts:
     untrained: Callable[[int], Partial]
     teacher: Config | None
     readers: Readers
+    tokenizer: Tokenizer | None
+    towers: Callable[[TrainState], tuple[Partial, ...]] | None
 
 
 def build(config: Config, known_teacher: Config | None = None) -> Parts:
@@ -89,20 +103,21 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
     Raises:
         ConfigError: what the data, the devices or the teacher do not allow.
     """
-    splits = open_source(config.data)
+    traits = methods.traits(config.method)
+    splits = open_source(config.data, captions=traits.captions)
     check_readable(splits.test)
     images = max(map(len, splits))  # a larger batch would be padded to its size
     config = replace(config, eval=replace(config.eval, batch=min(config.eval.batch, images)))
-    methods.check(config, has_labels=bool(splits.train.classes))
+    methods.check(config, has_labels=bool(splits.train.classes), has_captions=splits.train.has_captions)
+    tokenizer = make_tokenizer(config.text) if traits.captions else None
     bad = Bad(*(BadImages(split, config.data.max_bad_fraction) for split in splits))
     check_devices(config, jax.device_count())
     mesh = make_mesh(*mesh_sizes(config.mesh.shape, jax.device_count()))
     num_micro = config.batch.size // micro_size(config)
     momentum = NORM_MOMENTUM ** (1 / num_micro)  # so that a real update forgets as much in k micro-batches as in one
-    makers = {"encoder": make_encoder, "head": make_head, "predictor": make_predictor}
-    networks = {name: make(config.model, norm_momentum=momentum) for name, make in makers.items()}
+    networks = make_networks(config, norm_momentum=momentum, vocab=tokenizer.vocab if tokenizer else None)
     source, given = None, {}
-    if methods.traits(config.method).teacher:
+    if traits.teacher:
         source = find_teacher(config, channels=splits.train.channels, known=known_teacher)
         given = {"teacher": source.teacher}
     method = methods.find(config.method)(networks=networks, config=config, mesh=mesh, **given)
@@ -112,7 +127,8 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
     init_state = make_init_state(
         method,
         optimizer,
-        views_shape=(2, VIEWS, side, side, splits.train.channels),
+        views_shape=(2, traits.views, side, side, splits.train.channels),
+        tokens_shape=(2, tokenizer.length) if tokenizer else None,
         queue_size=config.queue.size,
         queue_dim=config.model.head_dim,
         queue_dtype=config.queue.dtype,
@@ -136,8 +152,14 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
     )
     batch = along_data(mesh)
 
-    def encode(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
-        return method.features(params, batch_stats, normalize(as_unit(images), config.data.mean, config.data.std))
+    def on_images(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        def apply(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
+            return function(params, batch_stats, normalize(as_unit(images), config.data.mean, config.data.std))
+
+        return apply
+
+    encode, towers = on_images(method.features), method.towers
+    compared = towers and (on_images(towers.image), towers.text)
 
     def encoder(state: TrainState) -> Partial:
         return Partial(encode, state.params, state.batch_stats)
@@ -158,6 +180,8 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
         untrained=lambda seed: encoder(first(seed, False)),
         teacher=source and source.config,
         readers=make_readers(config, splits, bad),
+        tokenizer=tokenizer,
+        towers=compared and (lambda state: tuple(Partial(f, state.params, state.batch_stats) for f in compared)),
     )
 
 
@@ -184,20 +208,39 @@ def make_first_state(
     return first_state
 
 
-def make_prepare(config: Config) -> Callable[[dict[str, Any]], jax.Array]:
-    """The function from a batch to augmented, normalised views on the device.
+def make_networks(config: Config, *, norm_momentum: float, vocab: int | None) -> dict[str, nn.Module]:
+    """The networks that a method may be made of.
+
+    Args:
+        config: `model` and `text`.
+        norm_momentum: share of the running batch statistics that a micro-batch keeps.
+        vocab: different tokens of captions; None: there are none.
+
+    Returns:
+        Modules by name: encoder, head and predictor, with captions text and text_head.
+    """
+    makers = {"encoder": make_encoder, "head": make_head, "predictor": make_predictor}
+    makers |= {"text_head": make_head} if vocab else {}
+    networks = {name: make(config.model, norm_momentum=norm_momentum) for name, make in makers.items()}
+    return networks | ({"text": make_text_tower(config.text, config.model, vocab=vocab)} if vocab else {})
+
+
+def make_prepare(config: Config) -> Callable[[dict[str, Any]], Any]:
+    """The function from a batch to augmented, normalised views on the device, and its captions if it has any.
 
     Args:
         config: seed, augmentation, mean and standard deviation of pixels.
 
     Returns:
-        `prepare(batch) -> [B, V, H, W, C]`, float32; random numbers depend on seed, image, view and epoch alone.
+        `prepare(batch) -> [B, V, H, W, C]`, float32, or `Captioned`; random numbers depend on seed, image, view and
+        epoch alone.
     """
 
-    def prepare(batch: dict[str, Any]) -> jax.Array:
+    def prepare(batch: dict[str, Any]) -> Any:
         key = jax.random.key(config.seed)
         views = augment(key, batch["views"], batch["id"], batch["epoch"], config=config.augment)
-        return normalize(jnp.swapaxes(views, 0, 1), config.data.mean, config.data.std)
+        views = normalize(jnp.swapaxes(views, 0, 1), config.data.mean, config.data.std)
+        return Captioned(views, batch["tokens"]) if "tokens" in batch else views
 
     return prepare
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,10 +11,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from jaxcl.config import OptimConfig
+from jaxcl.config import MAX_LOGIT_SCALE, OptimConfig
 from jaxcl.schedules import make_learning_rate
 
 DECAYED = ("kernel", "embedding")
+# of parameters by their name: the logarithm of a learned inverse temperature
+BOUNDS = {"log_scale": (-math.log(MAX_LOGIT_SCALE), math.log(MAX_LOGIT_SCALE))}
 STACKED = "layers"  # the name of an nn.scan: every leaf below has a leading axis of layers
 LARS_COEFFICIENT = 1e-3
 
@@ -36,7 +39,8 @@ def make_optimizer(
     https://arxiv.org/abs/1708.03888), apply to kernels and embedding tables only: never to norms, biases, the class
     token, position embeddings or a temperature. The parameter's name decides, because in an `nn.scan` even a bias
     has two axes. With micro-batches the whole optimizer lives inside `optax.MultiSteps`, so clipping sees the mean
-    gradient, and schedule and decay count real updates; its state is arrays only.
+    gradient, and schedule and decay count real updates; its state is arrays only. A learned temperature stays within
+    `BOUNDS`.
 
     Args:
         config: name, base learning rate, warm-up, decay, momentum and clipping.
@@ -57,10 +61,42 @@ def make_optimizer(
         raise ValueError(f"num_micro must be at least 1, got {num_micro}")
     rate = make_learning_rate(config, batch_size=batch_size, total_steps=total_steps)
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
-    optimizer = optax.chain(clip, OPTIMIZERS[config.name](config, rate))
+    optimizer = within_bounds(optax.chain(clip, OPTIMIZERS[config.name](config, rate)))
     if num_micro == 1:
         return optimizer
     return optax.MultiSteps(optimizer, num_micro).gradient_transformation()
+
+
+def within_bounds(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """An optimizer whose updates lead no parameter out of its bounds: the rest of such an update is cut off.
+
+      update ← clip(parameter + update, low, high) − parameter
+
+    It is the parameter that is held, so what the loss sees of it has a gradient at the bound too, and nothing keeps it
+    there once that points inwards. The optimizer's state is its own alone.
+
+    Args:
+        optimizer: any.
+
+    Returns:
+        One like it; its `update` needs the parameters.
+
+    >>> optimizer, params = within_bounds(optax.sgd(1.0)), {"log_scale": jnp.float32(4.0)}
+    >>> updates, _ = optimizer.update({"log_scale": jnp.float32(-9.0)}, optimizer.init(params), params)
+    >>> round(float(jnp.exp(4 + updates["log_scale"])), 2)
+    100.0
+    """
+
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        updates, state = optimizer.update(grads, state, params)
+
+        def hold(path: tuple[Any, ...], change: Array, param: Array) -> Array:
+            bounds = BOUNDS.get(_keys(path)[-1])
+            return change if bounds is None else jnp.clip(param + change, *bounds) - param
+
+        return jax.tree_util.tree_map_with_path(hold, updates, params), state
+
+    return optax.GradientTransformation(optimizer.init, update)
 
 
 def decay_mask(params: PyTree) -> PyTree[bool]:

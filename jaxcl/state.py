@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 
 from jaxcl import queue as queues
 from jaxcl.mesh import along_data, parameter_spec, replicated
-from jaxcl.methods.base import Method
+from jaxcl.methods.base import Captioned, Method
 
 
 class TrainState(NamedTuple):
@@ -45,6 +45,7 @@ def make_init_state(
     optimizer: optax.GradientTransformation,
     *,
     views_shape: tuple[int, ...],
+    tokens_shape: tuple[int, int] | None = None,
     queue_size: int,
     queue_dim: int,
     queue_dtype: str,
@@ -56,6 +57,7 @@ def make_init_state(
         method: whose variables to make.
         optimizer: whose state to make.
         views_shape: [B, V, H, W, C] of one batch on the device; B may be small, only shapes depend on it.
+        tokens_shape: [B, L] of its captions; None: it has none.
         queue_size: rows of the queue; 0: none.
         queue_dim: numbers of a row.
         queue_dtype: storage type of its rows.
@@ -67,7 +69,8 @@ def make_init_state(
 
     def init_state(key: jax.Array) -> TrainState:
         views = jnp.zeros(views_shape, jnp.float32)
-        variables = method.init(key, views)
+        captioned = tokens_shape and Captioned(views, jnp.zeros(tokens_shape, jnp.int32))
+        variables = method.init(key, captioned or views)
         params, batch_stats = variables["params"], variables["batch_stats"]
         queue = queues.init(queue_size, queue_dim, dtype=jnp.dtype(queue_dtype)) if queue_size else None
         return TrainState(

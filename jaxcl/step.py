@@ -22,7 +22,7 @@ DRAW = 2**32 - 1  # no step has this number, whose keys are the others
 def make_train_step(
     method: Method,
     optimizer: optax.GradientTransformation,
-    prepare: Callable[[Batch], jax.Array],
+    prepare: Callable[[Batch], Any],
     *,
     seed: int = 0,
     num_micro: int = 1,
@@ -42,7 +42,7 @@ def make_train_step(
     Args:
         method: embeddings and objective.
         optimizer: from `jaxcl.optim.make_optimizer` for the same `num_micro`.
-        prepare: batch of uint8 views to normalised views [B, V, H, W, C] on the device, augmented.
+        prepare: batch of uint8 views to what `Method.embed` gets, such as normalised, augmented [B, V, H, W, C].
         seed: of the run; each contrastive problem has a key folded from it and the step.
         num_micro: micro-batches of one real update.
         learning_rate: for the log, by real update.

@@ -15,18 +15,24 @@ import numpy as np
 from jax.tree_util import Partial
 
 from jaxcl.adapt import QueueLength
-from jaxcl.assess import SCORES, Assessment, assess, pixels, quick_score
+from jaxcl.assess import SCORES, Assessment, Captions, assess, assess_captions, pixels, quick_score
 from jaxcl.build import Parts, build, warn_of_stale_negatives
 from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import Config, ConfigError, mesh_that_fits, resolve, to_dict
 from jaxcl.data import Loader, make_loader
 from jaxcl.interrupt import Interrupt, Interrupted, stopping
+from jaxcl.methods import traits
 from jaxcl.optim import group_table
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
 from jaxcl.resume import begin, check_resumable, saved_config
 from jaxcl.state import TrainState, parameter_count
 from jaxcl.teacher import remember, remembered
 from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, claim, read_json, write_json
+
+CAPTIONS = (
+    "each held-out caption once, by cosine; colours: ridge regression from a histogram of 64 colours to the words and "
+    "letter triples of the caption, fitted to the training pairs"
+)
 
 
 def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
@@ -91,6 +97,8 @@ def _open_loader(parts: Parts) -> Loader:
         process_index=jax.process_index(),
         process_count=jax.process_count(),
         bad=parts.bad.train,
+        views=traits(config.method).views,
+        tokenizer=parts.tokenizer,
     )
 
 
@@ -274,8 +282,9 @@ def finish(
         "pixels": Partial(pixels),
     }
     result = assess(encoders, parts.readers, settings=config.eval, seed=config.seed, mesh=parts.mesh)
+    captions = _captions(parts, state)
     rows = read_metrics(workdir)
-    summary = {**scores_of(result), **describe(parts, state, result), **_facts(rows, images_per_second)}
+    summary = {**scores_of(result), **captions, **describe(parts, state, result), **_facts(rows, images_per_second)}
     summary["wall_seconds"] = time.monotonic() - started
     if images_per_second is None and (workdir / SUMMARY).is_file():  # scored again: the time is still that of the run
         summary["wall_seconds"] = _wall_seconds_before(workdir)
@@ -302,9 +311,31 @@ def scores_of(result: Assessment) -> dict[str, Any]:
     )
 
 
+def _captions(parts: Parts, state: TrainState) -> dict[str, Any]:
+    """Retrieval between images and captions under the names of `summary.json`; nothing where none are read."""
+    if parts.towers is None or parts.tokenizer is None:
+        return {}
+    print("retrieving captions and images", flush=True)
+    towers, mesh = parts.towers(state), parts.mesh
+    return caption_scores_of(
+        assess_captions(towers, parts.tokenizer, parts.readers, settings=parts.config.eval, mesh=mesh)
+    )
+
+
+def caption_scores_of(result: Captions) -> dict[str, Any]:
+    """Retrieval under the names of `summary.json`."""
+    prefixes = dict(towers="", colours="floor_colours_", chance="chance_")
+    names = [item.name for item in dataclasses.fields(result.chance)]
+    return {
+        f"{prefix}{name}": getattr(getattr(result, part), name, None)
+        for part, prefix in prefixes.items()
+        for name in names
+    }
+
+
 def describe(parts: Parts, state: TrainState, result: Assessment) -> dict[str, Any]:
     """What was trained and how it was scored, for `summary.json`."""
-    config = parts.config
+    config, own_task = parts.config, "" if parts.towers else "the training task itself: "
     return dict(
         data=config.data.name,
         method=config.method,
@@ -324,7 +355,8 @@ def describe(parts: Parts, state: TrainState, result: Assessment) -> dict[str, A
             k=config.eval.knn_k,
             temperature=config.eval.knn_temperature,
             epochs=round(int(state.step) * config.batch.size / len(parts.splits.train), 1),
-            view_retrieval="the training task itself: the second augmented view among those of all held-out images",
+            view_retrieval=own_task + "the second augmented view among those of all held-out images",
+            captions=CAPTIONS if parts.towers else None,
             seed=config.seed,
         ),
     )

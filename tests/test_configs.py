@@ -67,7 +67,7 @@ def test_every_setting_has_a_reader(section, path):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_resolves_and_survives_json(path, variant):
     config = resolve(load_config(f"{path}{variant}"))
-    methods.check(config, has_labels=True)
+    methods.check(config, has_labels=True, has_captions=True)
     assert resolve(to_dict(config)) == config
 
 

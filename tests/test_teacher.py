@@ -12,7 +12,7 @@ from compile_options import FAST_COMPILE
 
 from jaxcl import teacher as teachers
 from jaxcl.augment import normalize
-from jaxcl.build import VIEWS, build
+from jaxcl.build import build
 from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import ConfigError, load_config, resolve, to_dict
 from jaxcl.data.fashion_mnist import DEBIAN_FOLDER
@@ -45,7 +45,7 @@ def a_run(folder, config=None, channels=CHANNELS, change=lambda state: state):
     """The folder of a run whose parameters count from 0 and which trained a predictor too."""
     config = config or settings()
     chain = {"encoder": make_encoder(config.model), "head": make_head(config.model)}
-    views = jnp.zeros((1, VIEWS, config.data.image_size, config.data.image_size, channels))
+    views = jnp.zeros((1, 2, config.data.image_size, config.data.image_size, channels))
     shapes = jax.eval_shape(make_init(chain), jax.random.key(0), views)
     counter = iter(range(1000))
     variables = jax.tree.map(lambda x: np.full(x.shape, 1 + next(counter), x.dtype), shapes)

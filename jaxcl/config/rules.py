@@ -27,6 +27,12 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
         )
+    data = config.data
+    if data.caption is not None and not data.name.startswith("tfds:"):
+        raise ConfigError(
+            f"data.caption = {data.caption!r} is read only with data.name = 'tfds:NAME', not with {data.name!r}"
+        )
+    check_divides("text.width", config.text.width, "text.heads", config.text.heads, vary="text.heads")
     _check_tail(loss)
     if loss.skip_hardest and (loss.top_k is None or loss.tail != "drop"):
         needs = "needs loss.top_k" if loss.top_k is None else "needs loss.tail = 'drop': a tail brings them back"

@@ -30,6 +30,8 @@ def setting(
 
 
 SCHEDULES = ("constant", "linear", "cosine")
+# a learned temperature stays within [1/100, 100]: Radford et al. 2021, section 2.5, for the lower end
+MAX_LOGIT_SCALE = 100.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class DataConfig:
     name: str = setting("emoji", "emoji | fashion_mnist | folder:/path | tfds:NAME")
     root: str | None = setting(None, "folder of the prepared files (IDX files, TFDS data_dir); empty: the usual place")
     image_size: int = setting(32, "pixels a side, after the crop", low=8, high=1024)
+    caption: str | None = setting(None, "tfds: the text feature that is the caption, for methods that read one")
     label: str = setting("group", "emoji: which label is probed", choices=("group", "subgroup"))
     skin_tones: bool = setting(False, "emoji: also the skin-tone variants (3,773 images instead of 1,898)")
     background: str = setting("white", "emoji: colour behind the transparent parts", choices=("white", "random"))
@@ -94,7 +97,7 @@ class ModelConfig:
         "ViT: features are the class token, the mean of the patches, or both side by side",
         choices=("cls", "mean", "cls_mean"),
     )
-    remat: bool = setting(False, "ViT: recompute each block in the backward pass instead of storing it")
+    remat: bool = setting(False, "ViT, text tower: recompute each block in the backward pass, do not store it")
     dtype: str = setting("float32", "compute type; parameters stay float32", choices=("float32", "bfloat16", "float16"))
     head_layers: int = setting(2, "linear layers in the projection head", low=1, high=3)
     head_hidden: int = setting(512, "width of the head's hidden layers", low=1, high=2**16)
@@ -106,6 +109,19 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class TextConfig:
+    """The text tower of methods that read captions, and how a caption becomes tokens."""
+
+    tokenizer: str = setting(
+        "bytes", "bytes (UTF-8) | words (by hash) | path of a tokenizer.json (pip install tokenizers)"
+    )
+    length: int = setting(64, "tokens of a caption, start and end included; longer ones are cut", low=3, high=4096)
+    width: int = setting(128, "of a token; text.heads must divide it", low=8, high=2**14)
+    depth: int = setting(2, "layers", low=1, high=128)
+    heads: int = setting(4, "attention heads", low=1, high=256)
+
+
+@dataclass(frozen=True)
 class LossConfig:
     """The contrastive loss."""
 
@@ -114,7 +130,9 @@ class LossConfig:
         "strip: streamed, exact, fast; column: as in the paper; dense: the N x N definition",
         choices=("strip", "column", "dense"),
     )
-    temperature: float = setting(0.2, "cosines are divided by it; the first one of a schedule", low=1e-5, high=1e5)
+    temperature: float = setting(
+        0.2, "cosines are divided by it; the first one of a schedule, or of a learned one", low=1e-5, high=1e5
+    )
     temperature_end: float | None = setting(None, "temperature of the last step", low=1e-5, high=1e5)
     temperature_schedule: str = setting(
         "constant",
@@ -271,6 +289,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    text: TextConfig = field(default_factory=TextConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
     target: TargetConfig = field(default_factory=TargetConfig)

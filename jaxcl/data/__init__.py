@@ -5,6 +5,7 @@ from jaxcl.data.evaluation import EVAL_EPOCH, EvalImages, EvalViews, eval_batche
 from jaxcl.data.pipeline import Loader, make_loader
 from jaxcl.data.record import BadImage, Record, Source, Splits
 from jaxcl.data.sources import open_source
+from jaxcl.data.tokens import Tokenizer, make_tokenizer
 
 __all__ = [
     "EVAL_EPOCH",
@@ -16,10 +17,12 @@ __all__ = [
     "Record",
     "Source",
     "Splits",
+    "Tokenizer",
     "check_readable",
     "eval_batches",
     "eval_images",
     "eval_views",
     "make_loader",
+    "make_tokenizer",
     "open_source",
 ]

@@ -44,11 +44,13 @@ class EmojiSource:
         classes: tuple[str, ...],
         protocol: str,
         alpha: bool,
+        captions: bool,
         max_pixels: int,
     ):
         self.classes = classes
         self.protocol = protocol
         self.ids = ids
+        self.has_captions = captions
         self._folder = folder
         self._emoji = emoji
         self._labels = labels
@@ -67,7 +69,8 @@ class EmojiSource:
         image = self._decoded.get(index)
         if image is None:
             image = self._decoded[index] = self._decode(self._emoji[index])
-        return Record(image, self._labels[index], int(self.ids[index]), self._emoji[index].name)
+        name = self._emoji[index].name
+        return Record(image, self._labels[index], int(self.ids[index]), name, name if self.has_captions else "")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decoded": {}}  # a worker process decodes what it reads itself
@@ -78,11 +81,12 @@ class EmojiSource:
         return rgba if self._alpha else on_white(rgba)
 
 
-def open_emoji(config: DataConfig) -> Splits:
+def open_emoji(config: DataConfig, *, captions: bool = False) -> Splits:
     """The emoji, split by code point: all skin tones of one emoji are on one side.
 
     Args:
         config: `label` (group or subgroup), `skin_tones`, `background`, `holdout`.
+        captions: whether records carry the emoji's name, in lower case; all skin tones of an emoji share it.
 
     Returns:
         Training and held-out emoji; ids are positions in the list of all 3,773 files, with and without skin tones.
@@ -96,7 +100,7 @@ def open_emoji(config: DataConfig) -> Splits:
     bases = sorted({e.base for e in everything})
     held = {bases[i] for i in hold_out([b.encode() for b in bases], config.holdout, "emoji")}
     classes = tuple(sorted({getattr(e, config.label) for e in everything}))
-    make = functools.partial(_side, everything, folder=folder, classes=classes, config=config)
+    make = functools.partial(_side, everything, folder=folder, classes=classes, config=config, captions=captions)
     return Splits(
         train=make([i for i in wanted if everything[i].base not in held]),
         test=make([i for i in wanted if everything[i].base in held]),
@@ -104,7 +108,13 @@ def open_emoji(config: DataConfig) -> Splits:
 
 
 def _side(
-    everything: list[_Emoji], positions: list[int], *, folder: Path, classes: tuple[str, ...], config: DataConfig
+    everything: list[_Emoji],
+    positions: list[int],
+    *,
+    folder: Path,
+    classes: tuple[str, ...],
+    config: DataConfig,
+    captions: bool,
 ) -> EmojiSource:
     """The source of one side of the split."""
     emoji = [everything[i] for i in positions]
@@ -117,6 +127,7 @@ def _side(
         classes=classes,
         protocol=_protocol(config),
         alpha=config.background == "random",
+        captions=captions,
         max_pixels=config.max_pixels,
     )
 

@@ -51,7 +51,9 @@ class EvalReader(NamedTuple):
             except BadImage:
                 bad.append(self.source.ids[i])
         ids = np.array([record.id for record in records], np.int32)
+        said = {"caption": np.array([record.caption for record in records], np.str_)}
         return {
+            **(said if self.source.has_captions else {}),
             "images": self._pixels([record.image for record in records], ids),
             "id": ids,
             "label": np.array([record.label for record in records], np.int32),
@@ -97,7 +99,7 @@ def eval_batches(
 
     Yields:
         Dicts: `images` uint8 `[b, H, W, C]`, with `augment` `[b, 2, H, W, C]`; int32 `[b]` `id` and `label` (-1: none);
-        strings `[b]` `name`; int32 `bad`, the ids left out.
+        strings `[b]` `name` and, where the source has them, `caption`; int32 `bad`, the ids left out.
 
     Raises:
         ConfigError: more unreadable images than `max_bad_fraction` allows.

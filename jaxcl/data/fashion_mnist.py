@@ -43,6 +43,7 @@ class FashionMnistSource:
     name = "fashion_mnist"
     classes = CLASSES
     channels = 1
+    has_captions = False
     protocol = "Fashion-MNIST, the official split of 60,000 and 10,000 images"
 
     def __init__(self, folder: Path, part: str, first_id: int):

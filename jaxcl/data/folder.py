@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxcl.config import ConfigError, DataConfig
+from jaxcl.data.captions import read_captions
 from jaxcl.data.decode import HEAD_BYTES, decode_image, image_format
 from jaxcl.data.record import Record, Splits, hold_out
 
@@ -31,6 +32,7 @@ class FolderSource:
         paths: Sequence[str],
         ids: np.ndarray,
         labels: Sequence[int],
+        captions: Sequence[str],
         *,
         classes: tuple[str, ...],
         protocol: str,
@@ -40,9 +42,11 @@ class FolderSource:
         self.classes = classes
         self.protocol = protocol
         self.ids = ids
+        self.has_captions = bool(captions)
         self._root = root
         self._paths = paths
         self._labels = labels
+        self._captions = captions
         self._max_pixels = max_pixels
 
     def __len__(self) -> int:
@@ -56,10 +60,11 @@ class FolderSource:
         path = self._paths[index]
         whole = self._root / path
         image = decode_image(whole, _printable(str(whole)), max_pixels=self._max_pixels)
-        return Record(image, self._labels[index], int(self.ids[index]), _printable(path))
+        caption = self._captions[index] if self.has_captions else ""
+        return Record(image, self._labels[index], int(self.ids[index]), _printable(path), caption)
 
 
-def open_folder(path: str, config: DataConfig) -> Splits:
+def open_folder(path: str, config: DataConfig, *, captions: bool = False) -> Splits:
     """A folder of images as a data set.
 
     Labels: the first-level folders, if every image lies in one and there are at least two. Split: `train/` beside
@@ -69,12 +74,13 @@ def open_folder(path: str, config: DataConfig) -> Splits:
     Args:
         path: the folder; `~` is expanded.
         config: `holdout` and `max_pixels`.
+        captions: whether records carry those of `captions.tsv` or `captions.csv` in the folder, if there is one.
 
     Returns:
         Training and held-out images; ids are positions in the sorted list of all relative paths.
 
     Raises:
-        ConfigError: no such path, not a folder, no image in it, or a single one.
+        ConfigError: no such path, not a folder, no image in it, or a single one; an image without a caption.
     """
     try:
         root = Path(path).expanduser().absolute()
@@ -95,12 +101,14 @@ def open_folder(path: str, config: DataConfig) -> Splits:
     classes = tuple(sorted(set(labels.values())))
     number = {label: i for i, label in enumerate(classes)}
     kind = f"labelled by {len(classes)} folders" if classes else "unlabelled"
+    said = read_captions(root, [paths[i] for side in sides for i in side]) if captions else {}
     sources = [
         FolderSource(
             root,
             [paths[i] for i in side],
             np.array(side, np.int32),
             [number[labels[i]] if labels else -1 for i in side],
+            [said[paths[i]] for i in side] if said else [],
             classes=classes,
             protocol=f"{len(paths)} images of a folder, {kind}, {rule}",
             max_pixels=config.max_pixels,

@@ -15,6 +15,7 @@ from jaxcl.config import AugmentConfig, ConfigError, DataConfig
 from jaxcl.data.bad import BadImages, read_or_replace
 from jaxcl.data.crops import VIEWS, random_views, view_draws
 from jaxcl.data.record import Source, fingerprint
+from jaxcl.data.tokens import Tokenizer
 
 Batch = dict[str, np.ndarray]
 
@@ -30,18 +31,22 @@ class BatchReader(NamedTuple):
     seed: int
     batches_per_epoch: int
     rows: slice
+    views: int = VIEWS
+    tokenizer: Tokenizer | None = None
 
     def __call__(self, number: int, positions: np.ndarray) -> Batch:
-        """Both views of each image, of which any that cannot be read is replaced."""
+        """The views of each image, of which any that cannot be read is replaced, and perhaps its caption."""
         epoch = number // self.batches_per_epoch
         pairs = [read_or_replace(self.source, int(i), seed=self.seed, epoch=epoch) for i in positions[self.rows]]
         ids = np.array([record.id for record, _ in pairs], np.int32)
-        draws = view_draws(self.seed, epoch, ids)
+        draws = view_draws(self.seed, epoch, ids)[:, : self.views]
         size = self.image_size
-        views = np.empty((len(pairs), VIEWS, size, size, self.source.channels), np.uint8)
+        views = np.empty((len(pairs), self.views, size, size, self.source.channels), np.uint8)
         for row, (record, _) in enumerate(pairs):
             views[row] = random_views(record.image, draws[row], size, config=self.augment)
+        tokens = {"tokens": self.tokenizer([record.caption for record, _ in pairs])} if self.tokenizer else {}
         return {
+            **tokens,
             "views": views,
             "id": ids,
             "label": np.array([record.label for record, _ in pairs], np.int32),
@@ -126,8 +131,10 @@ def make_loader(
     process_index: int = 0,
     process_count: int = 1,
     bad: BadImages | None = None,
+    views: int = VIEWS,
+    tokenizer: Tokenizer | None = None,
 ) -> Loader:
-    """Training batches of two random crops of each image, in an order that depends on the seed alone.
+    """Training batches of random crops of each image, in an order that depends on the seed alone.
 
     Every epoch is a new permutation, cut into full batches; each process reads its contiguous slice of every batch.
     The batches are the same for any number of workers, and together for any number of processes.
@@ -141,10 +148,13 @@ def make_loader(
         process_index: which slice is read here.
         process_count: slices in a batch.
         bad: ledger of unreadable images; None: a new one.
+        views: crops of each image, 1 or 2; the first does not depend on how many there are.
+        tokenizer: of captions, which the source then has; None: no tokens.
 
     Returns:
-        An iterator of dicts: `views` uint8 `[B, 2, H, W, C]` and int32 `[B]` `id`, `label` (-1: none), `epoch`, and
-        `bad` (id of the unreadable image that this row replaces, -1: none), with B = batch / process_count.
+        An iterator of dicts: `views` uint8 `[B, V, H, W, C]` and int32 `[B]` `id`, `label` (-1: none), `epoch`, and
+        `bad` (id of the unreadable image that this row replaces, -1: none), with B = batch / process_count; with a
+        tokenizer also `tokens` int32 `[B, L]`.
 
     Raises:
         ConfigError: fewer images than one batch, or a batch that the processes cannot share.
@@ -161,7 +171,7 @@ def make_loader(
     share = batch // process_count
     rows = slice(process_index * share, (process_index + 1) * share)
     order = grain.MapDataset.range(len(source)).seed(seed).shuffle().batch(batch, drop_remainder=True)
-    reader = BatchReader(source, config.image_size, augment, seed, len(order), rows)
+    reader = BatchReader(source, config.image_size, augment, seed, len(order), rows, views, tokenizer)
     bad = BadImages(source, config.max_bad_fraction) if bad is None else bad
     return Loader(order.repeat().map_with_index(reader), reader, batch=batch, config=config, bad=bad)
 

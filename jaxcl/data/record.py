@@ -31,6 +31,7 @@ class Record(NamedTuple):
     label: int  # number of the class, -1 without one
     id: int  # the same in every run, and unique over both splits
     name: str  # what a person would call it: a path, an emoji's name
+    caption: str = ""  # what the image shows, in words; empty without captions
 
 
 @runtime_checkable
@@ -43,6 +44,7 @@ class Source(Protocol):
     name: str
     classes: tuple[str, ...]  # empty: no labels
     channels: int  # of a view: 1 or 3
+    has_captions: bool  # whether each record carries one
     protocol: str  # one plain line: what the images are and how they were split
     ids: Int32[np.ndarray, " n"]  # increasing; ids[i] is the id of source[i], known without reading it
 

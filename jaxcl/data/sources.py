@@ -11,31 +11,32 @@ from jaxcl.data.subset import hold_out_training
 KNOWN = ("emoji", "fashion_mnist", "folder:/path", "tfds:NAME")
 
 
-def open_source(config: DataConfig) -> Splits:
+def open_source(config: DataConfig, *, captions: bool = False) -> Splits:
     """Open the data set that `config.name` asks for; no image is decoded yet.
 
     Args:
         config: the data settings.
+        captions: whether records are to carry them, where the set has any.
 
     Returns:
         Both splits, whose ids do not overlap; with `config.validation` both are of the training images. The split never
         depends on the run's seed.
 
     Raises:
-        ConfigError: the name is unknown (the nearest known one is named), or the data are not there.
+        ConfigError: the name is unknown (the nearest known one is named), or the data or their captions are not there.
     """
-    splits = _open(config)
+    splits = _open(config, captions)
     return hold_out_training(splits, config.validation) if config.validation else splits
 
 
-def _open(config: DataConfig) -> Splits:
+def _open(config: DataConfig, captions: bool) -> Splits:
     """The data set's own two splits."""
     kind, colon, rest = config.name.partition(":")
     # Imported here, so that one set needs only what it itself reads.
     if kind == "emoji" and not colon:
         from jaxcl.data.emoji import open_emoji
 
-        return open_emoji(config)
+        return open_emoji(config, captions=captions)
     if kind == "fashion_mnist" and not colon:
         from jaxcl.data.fashion_mnist import open_fashion_mnist
 
@@ -43,11 +44,11 @@ def _open(config: DataConfig) -> Splits:
     if kind == "folder" and rest:
         from jaxcl.data.folder import open_folder
 
-        return open_folder(rest, config)
+        return open_folder(rest, config, captions=captions)
     if kind == "tfds" and rest:
         from jaxcl.data.tfds import open_tfds
 
-        return open_tfds(rest, config)
+        return open_tfds(rest, config, captions=captions)
     raise ConfigError(_unknown(config.name))
 
 

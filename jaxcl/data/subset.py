@@ -18,6 +18,7 @@ class Subset:
         self.name = source.name
         self.classes = source.classes
         self.channels = source.channels
+        self.has_captions = source.has_captions
         self.protocol = protocol
         self.ids = source.ids[positions]
 

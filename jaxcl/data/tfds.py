@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,14 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _TEST_SPLITS = ("test", "validation")
 
 
+class _Features(NamedTuple):
+    """The names of the features that are read."""
+
+    image: str
+    label: str | None
+    caption: str | None
+
+
 class TfdsSource:
     """Some of the images of one prepared split."""
 
@@ -26,7 +34,7 @@ class TfdsSource:
         self,
         builder: Any,
         split: str,
-        features: tuple[str, str | None],
+        features: _Features,
         positions: np.ndarray,
         first_id: int,
         *,
@@ -35,11 +43,12 @@ class TfdsSource:
     ):
         import tensorflow_datasets as tfds
 
-        image, label = features
+        image, label, caption = features
         # Bytes come undecoded, so that one decoder and one pixel limit serve every source.
         decoders = {image: tfds.decode.SkipDecoding()}
         self.name = f"tfds:{builder.info.name}"
         self.classes = tuple(builder.info.features[label].names) if label else ()
+        self.has_captions = caption is not None
         self.channels = 1 if builder.info.features[image].shape[-1] == 1 else 3
         self.protocol = protocol
         self.ids = (first_id + positions).astype(np.int32)
@@ -54,15 +63,16 @@ class TfdsSource:
 
     def __getitem__(self, index: int) -> Record:
         name = f"{self._split}/{self._positions[index]}"
-        image, label = self._features
+        image, label, caption = self._features
         example = self._example(index, name)
         pixels = decode_image(bytes(example[image]), f"{self.name} {name}", max_pixels=self._max_pixels)
         number = int(example[label]) if label else -1
-        return Record(pixels[..., : self.channels], number, int(self.ids[index]), name)
+        said = bytes(example[caption]).decode("utf-8", "replace") if caption else ""
+        return Record(pixels[..., : self.channels], number, int(self.ids[index]), name, said)
 
     def has_labels(self) -> bool:
         """Whether the first image has a class: the test split of ImageNet has -1 throughout."""
-        label = self._features[1]
+        label = self._features.label
         return label is not None and int(self._example(0, "first")[label]) >= 0
 
     def _example(self, index: int, name: str) -> dict[str, Any]:
@@ -73,7 +83,7 @@ class TfdsSource:
             raise BadImage(f"{self.name} {name}", " ".join(str(error).split())) from error
 
 
-def open_tfds(name: str, config: DataConfig) -> Splits:
+def open_tfds(name: str, config: DataConfig, *, captions: bool = False) -> Splits:
     """A TFDS set that has been prepared as array_record.
 
     Trains on `train`; evaluates on `test`, or on `validation` where there is no test split or it has no labels, or
@@ -81,13 +91,15 @@ def open_tfds(name: str, config: DataConfig) -> Splits:
 
     Args:
         name: as TFDS spells it: `cifar10`, `cifar10:3.0.2`, `name/config`, `name/config:1.0.0`.
-        config: `root` is the data_dir; empty: $TFDS_DATA_DIR or ~/tensorflow_datasets.
+        config: `root` is the data_dir; empty: $TFDS_DATA_DIR or ~/tensorflow_datasets. `caption` is a text feature.
+        captions: whether records carry that feature.
 
     Returns:
         Both splits; ids number the training split, then the other.
 
     Raises:
-        ConfigError: not prepared, or not as array_record, with the line that prepares it; no image in it; no train.
+        ConfigError: not prepared, or not as array_record, with the line that prepares it; no image in it; no train; no
+            such text in it.
     """
     folder = find_prepared(name, config.root)
     if folder is None:
@@ -95,7 +107,7 @@ def open_tfds(name: str, config: DataConfig) -> Splits:
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(folder)
-    features = _image_and_label(name, builder.info.features)
+    features = _features_of(name, builder.info.features, config.caption if captions else None)
     if "train" not in builder.info.splits:
         raise ConfigError(f"data.name=tfds:{name} has no split called train, only {', '.join(builder.info.splits)}")
     make = _maker(name, builder, features, config)
@@ -104,7 +116,7 @@ def open_tfds(name: str, config: DataConfig) -> Splits:
         if builder.info.splits.get(split) and builder.info.splits[split].num_examples:
             rule = f"its own splits train and {split}"
             test = make(split, np.arange(builder.info.splits[split].num_examples), len(train), rule)
-            if features[1] is None or test.has_labels():
+            if features.label is None or test.has_labels():
                 return Splits(make("train", train, 0, rule), test)
     held = sorted(hold_out([str(i).encode() for i in train], config.holdout, f"tfds:{name}"))
     rule = f"{config.holdout:g} of its split train held out by sha256 of the position"
@@ -150,8 +162,8 @@ def _not_prepared(name: str, root: str | None) -> str:
     return f"data.name=tfds:{name} is not prepared in {folder}{hint}; to prepare it: {_prepare_line(name, root)}"
 
 
-def _image_and_label(name: str, features: Any) -> tuple[str, str | None]:
-    """The feature that is the image, and the one that is its class, by name or by being the only one."""
+def _features_of(name: str, features: Any, caption: str | None) -> _Features:
+    """The feature that is the image, and the one that is its class, by name or by being the only one; the caption."""
     import tensorflow_datasets as tfds
 
     def only(kind: type, usual: str) -> str | None:
@@ -161,10 +173,14 @@ def _image_and_label(name: str, features: Any) -> tuple[str, str | None]:
     image = only(tfds.features.Image, "image")
     if image is None:
         raise ConfigError(f"data.name=tfds:{name} has no feature `image`, nor a single one that is; only {[*features]}")
-    return image, only(tfds.features.ClassLabel, "label")
+    texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
+    if caption is not None and caption not in texts:
+        offered = f"only {', '.join(texts)}" if texts else "nor any other"
+        raise ConfigError(f"data.caption = {caption!r}: tfds:{name} has no such text feature, {offered}")
+    return _Features(image, only(tfds.features.ClassLabel, "label"), caption)
 
 
-def _maker(name: str, builder: Any, features: tuple[str, str | None], config: DataConfig) -> Any:
+def _maker(name: str, builder: Any, features: _Features, config: DataConfig) -> Any:
     """A function that makes the source of one split."""
 
     def make(split: str, positions: np.ndarray, first_id: int, rule: str) -> TfdsSource:

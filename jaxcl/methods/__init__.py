@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from jaxcl.config import Config, ConfigError, DistillConfig, TargetConfig, check_divides, micro_size, suggestion
+from jaxcl.config import (
+    MAX_LOGIT_SCALE,
+    Config,
+    ConfigError,
+    DistillConfig,
+    TargetConfig,
+    check_divides,
+    micro_size,
+    suggestion,
+)
 from jaxcl.methods.base import Method, Traits
 
 # of the loss, where a student is compared with its teacher by similarities
@@ -61,12 +70,13 @@ def traits(name: str) -> Traits:
     return _module(name).TRAITS
 
 
-def check(config: Config, *, has_labels: bool) -> None:
+def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> None:
     """Raises where a config asks for what its method does not do, or offers less than it needs.
 
     Args:
         config: the run.
         has_labels: whether its training images have labels.
+        has_captions: whether they have captions.
 
     Raises:
         ConfigError: names the setting, its value and what would do.
@@ -112,6 +122,9 @@ def check(config: Config, *, has_labels: bool) -> None:
             raise ConfigError(f"target.{item} = {value!r}, but {method} has no keys that it concerns; leave it out")
     if own.key_norm:
         _check_keys(config)
+    if own.learns_temperature:
+        _check_learned_temperature(config)
+    _check_captions(config, own, has_captions)
     if own.labels and not has_labels:
         raise ConfigError(f"{method} needs labels, and data.name = {config.data.name!r} has none; simclr needs none")
 
@@ -146,6 +159,33 @@ def _check_teacher(config: Config, own: Traits) -> None:
     ):
         if value != unset:
             raise ConfigError(f"{name} = {value} is read only with distill.similarity_weight above 0; leave it out")
+
+
+def _check_captions(config: Config, own: Traits, has_captions: bool) -> None:
+    """Captions are there where they are read, and a text tower is set only where there is one."""
+    if own.captions and not has_captions:
+        raise ConfigError(
+            f"method = {config.method!r} needs captions, and data.name = {config.data.name!r} has none; emoji has, a "
+            "folder with a captions.tsv, and a TFDS set with data.caption"
+        )
+    if not own.captions:
+        _check_unread(f"method = {config.method!r}", "reads no captions", "text", config.text)
+
+
+def _check_learned_temperature(config: Config) -> None:
+    """A learned temperature starts within its bounds and follows no schedule."""
+    loss, method = config.loss, f"method = {config.method!r}"
+    if loss.temperature_schedule != "constant":
+        raise ConfigError(
+            f"loss.temperature_schedule = {loss.temperature_schedule!r}, but {method} learns its temperature; "
+            "'constant' is the only valid value"
+        )
+    low, high = 1 / MAX_LOGIT_SCALE, MAX_LOGIT_SCALE
+    if not low <= loss.temperature <= high:
+        raise ConfigError(
+            f"loss.temperature = {loss.temperature}, but {method} learns it between {low:g} and {high:g}; "
+            f"the nearest valid value is {low if loss.temperature < low else high:g}"
+        )
 
 
 def _check_keys(config: Config) -> None:

@@ -12,6 +12,30 @@ Variables = dict[str, Any]
 Embeddings = Any
 
 
+class Captioned(NamedTuple):
+    """What methods with captions embed, where others get the views alone.
+
+    Attributes:
+        views: [B, V, H, W, C].
+        tokens: of the captions, [B, L].
+    """
+
+    views: Float[Array, "b v h w c"]
+    tokens: Int[Array, "b l"]
+
+
+class Towers(NamedTuple):
+    """Images and captions as vectors that are compared by cosine.
+
+    Attributes:
+        image: `(params, batch_stats, images [B, H, W, C]) -> [B, D]`.
+        text: `(params, batch_stats, tokens [B, L]) -> [B, D]`.
+    """
+
+    image: Callable[..., Float[Array, "b d"]]
+    text: Callable[..., Float[Array, "b d"]]
+
+
 class Traits(NamedTuple):
     """What a method reads of a config, so that a setting without a reader is an error before anything compiles.
 
@@ -20,6 +44,9 @@ class Traits(NamedTuple):
         target: a momentum encoder.
         labels: the images' labels.
         teacher: a trained network, `distill.teacher`; `make_method` then takes a `Teacher` by this name.
+        captions: the images' captions.
+        learns_temperature: `loss.temperature` is where a learned one begins.
+        views: crops of each image, 1 or 2.
         key_norm: batch statistics of keys that are not those of the queries, `target.key_norm`.
         negatives: `(images of one loss, queue size)` to the most negatives an anchor can have; None: it has none, and
             reads nothing of `loss`, or with a teacher its temperature and strips.
@@ -29,6 +56,9 @@ class Traits(NamedTuple):
     target: bool = False
     labels: bool = False
     teacher: bool = False
+    captions: bool = False
+    learns_temperature: bool = False
+    views: int = 2
     key_norm: bool = False
     negatives: Callable[[int, int], int] | None = None
 
@@ -60,19 +90,21 @@ class Method(NamedTuple):
     """Pure functions; `embed` and `objective` are apart so that a step may cache what lies between them.
 
     Attributes:
-        init: `(key, views [B, V, H, W, C]) -> {"params": …, "batch_stats": …}`.
-        embed: `(key, params, batch_stats, target, views, *, train) -> (embeddings, batch_stats)`; embeddings is any
-            tree of [B, …], so that a device that holds an image holds all its views; the key is not that of objective;
-            target is `TrainState.target`: a momentum encoder's parameters, or a teacher's variables.
+        init: `(key, inputs) -> {"params": …, "batch_stats": …}`; inputs are views [B, V, H, W, C], or `Captioned`.
+        embed: `(key, params, batch_stats, target, inputs, *, train) -> (embeddings, batch_stats)`; embeddings is any
+            tree of floats [B, …], so that a device that holds an image holds all its views; the key is not that of
+            objective; target is `TrainState.target`: a momentum encoder's parameters, or a teacher's variables.
         objective: `(key, embeddings, ids [B], labels [B], *, queue, temperature) -> Objective`; the key is of this
             problem alone, queue and temperature are those of this step.
         features: `(params, batch_stats, images [B, H, W, C]) -> [B, F]`: the frozen backbone that probes see.
         target: from parameters to those that the momentum encoder follows, `TrainState.target`; None where a method
             has none.
+        towers: of methods with captions; None where a method has none.
     """
 
-    init: Callable[[jax.Array, Array], Variables]
+    init: Callable[[jax.Array, Any], Variables]
     embed: Callable[..., tuple[Embeddings, Any]]
     objective: Callable[..., Objective]
     features: Callable[..., Float[Array, "b f"]]
     target: Callable[[Any], Any] | None = None
+    towers: Towers | None = None

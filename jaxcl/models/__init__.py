@@ -7,13 +7,24 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxcl.config import ModelConfig
+from jaxcl.config import ModelConfig, TextConfig
 from jaxcl.models.conv import ConvEncoder
 from jaxcl.models.heads import ProjectionHead
 from jaxcl.models.resnet import ResNet, ResNet18, ResNet34, ResNet50
+from jaxcl.models.text import TextTower
 from jaxcl.models.vit import ViT, ViTB, ViTS, ViTTi
 
-__all__ = ["ConvEncoder", "ProjectionHead", "ResNet", "ViT", "make_encoder", "make_head", "make_predictor"]
+__all__ = [
+    "ConvEncoder",
+    "ProjectionHead",
+    "ResNet",
+    "TextTower",
+    "ViT",
+    "make_encoder",
+    "make_head",
+    "make_predictor",
+    "make_text_tower",
+]
 
 RESNETS: dict[str, Callable[..., ResNet]] = {"resnet18": ResNet18, "resnet34": ResNet34, "resnet50": ResNet50}
 VITS: dict[str, Callable[..., ViT]] = {"vit_ti": ViTTi, "vit_s": ViTS, "vit_b": ViTB}
@@ -62,6 +73,28 @@ def make_head(config: ModelConfig, *, norm_momentum: float = 0.9) -> ProjectionH
         norm_out=config.head_norm_out,
         norm_momentum=norm_momentum,
         dtype=jnp.dtype(config.dtype),
+    )
+
+
+def make_text_tower(config: TextConfig, model: ModelConfig, *, vocab: int) -> TextTower:
+    """The text tower that a config describes.
+
+    Args:
+        config: length, width, depth and heads.
+        model: compute dtype, and whether blocks are recomputed.
+        vocab: different tokens, padding included.
+
+    Returns:
+        A Linen module, called like an encoder on int32 tokens [n, t]; features are float32 [n, width].
+    """
+    return TextTower(
+        vocab=vocab,
+        length=config.length,
+        width=config.width,
+        depth=config.depth,
+        heads=config.heads,
+        remat=model.remat,
+        dtype=jnp.dtype(model.dtype),
     )
 
 

@@ -7,13 +7,14 @@ it does only inside a scan.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Bool, Float, Float32
 
 from jaxcl.config import check_divides
 
@@ -33,14 +34,16 @@ class Block(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, x: Float[Array, "n t d"], _: None = None) -> tuple[Float[Array, "n t d"], None]:
-        """Return the tokens after this layer, and None for `nn.scan` to stack."""
+    def __call__(
+        self, x: Float[Array, "n t d"], mask: Bool[Array, "n 1 1 t"] | None = None
+    ) -> tuple[Float[Array, "n t d"], None]:
+        """Return the tokens after this layer, and None for `nn.scan` to stack; False in `mask`: looked at by none."""
         width = x.shape[-1]
         dense = partial(nn.Dense, dtype=self.dtype, kernel_init=TRUNCATED)
         norm = partial(nn.LayerNorm, epsilon=1e-6, dtype=self.dtype)
         qkv = dense(3 * width, name="qkv")(norm(name="norm1")(x))
         query, key, value = jnp.moveaxis(qkv.reshape(*x.shape[:2], 3, self.heads, width // self.heads), 2, 0)
-        mixed = jax.nn.dot_product_attention(query, key, value).reshape(x.shape)
+        mixed = jax.nn.dot_product_attention(query, key, value, mask=mask).reshape(x.shape)
         x = x + dense(width, name="project")(mixed)
         hidden = nn.gelu(dense(4 * width, name="mlp1")(norm(name="norm2")(x)), approximate=False)
         return x + dense(width, name="mlp2")(hidden), None
@@ -81,10 +84,7 @@ class ViT(nn.Module):
             tokens = jnp.concatenate([cls, tokens], axis=1)
         position = self.param("position", TRUNCATED, (1, *tokens.shape[1:]))
         tokens = tokens + position.astype(tokens.dtype)
-        # Inside a scan the loop itself keeps XLA from merging the recomputation, so the costly barrier is not needed.
-        block = nn.remat(Block, prevent_cse=False) if self.remat else Block
-        layers = nn.scan(block, variable_axes={"params": 0}, split_rngs={"params": True}, length=self.depth)
-        tokens, _ = layers(self.heads, self.dtype, name="layers")(tokens, None)
+        tokens, _ = stack_of(self.depth, remat=self.remat)(self.heads, self.dtype, name="layers")(tokens, None)
         norm = nn.LayerNorm(epsilon=1e-6, name="norm")
         if self.pool == "cls":
             return norm(tokens[:, 0].astype(jnp.float32))
@@ -97,6 +97,21 @@ class ViT(nn.Module):
 ViTTi = partial(ViT, 192, 3)
 ViTS = partial(ViT, 384, 6)
 ViTB = partial(ViT, 768, 12)
+
+
+def stack_of(depth: int, *, remat: bool) -> Callable[..., nn.Module]:
+    """`depth` blocks as one `nn.scan`, all of which see one mask.
+
+    Args:
+        depth: layers.
+        remat: recompute each in the backward pass.
+
+    Returns:
+        A function of the attributes of `Block` to a module, called with tokens and mask.
+    """
+    # Inside a scan the loop itself keeps XLA from merging the recomputation, so the costly barrier is not needed.
+    block = nn.remat(Block, prevent_cse=False) if remat else Block
+    return nn.scan(block, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=nn.broadcast, length=depth)
 
 
 def split_patches(images: Float[Array, "n h w c"], patch: int) -> Float[Array, "n t f"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcl.report.curves import curve
 from jaxcl.report.files import plain, replace
-from jaxcl.report.table import COLUMNS, accuracies, figures, protocol, title, verdict
+from jaxcl.report.table import CAPTION_COLUMNS, COLUMNS, accuracies, figures, protocol, retrieval, title, verdict
 from jaxcl.report.words import percent
 
 REPORT = "report.html"
@@ -37,8 +37,8 @@ def write_report(
     page = _PAGE.substitute(
         title=escape(title(summary)),
         verdict=escape(verdict(summary)),
-        columns="".join(f"<th scope=col>{escape(name)}</th>" for name in COLUMNS),
-        accuracies="".join(_accuracy_row(name, values) for name, values in accuracies(summary)),
+        accuracies=_table(COLUMNS, accuracies(summary)),
+        captions=_table(CAPTION_COLUMNS, retrieval(summary)),
         curves=_curves(metrics, main),
         figures=_pairs(figures(summary)),
         protocol=_pairs(protocol(summary)),
@@ -46,6 +46,17 @@ def write_report(
         config=escape(json.dumps(plain(config), indent=2, ensure_ascii=False)),
     )
     replace(Path(workdir) / REPORT, page)
+
+
+def _table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[float | None]]]) -> str:
+    """A table of accuracies; nothing without rows."""
+    if not rows:
+        return ""
+    heads = "".join(f"<th scope=col>{escape(name)}</th>" for name in columns)
+    body = "".join(_accuracy_row(name, values) for name, values in rows)
+    return (
+        f'<div class="card scroll"><table><thead><tr><td></td>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _accuracy_row(name: str, values: Sequence[float | None]) -> str:
@@ -90,6 +101,7 @@ h2 { margin: 2.2rem 0 .7rem; font-size: 1.1rem; }
 .card, figure { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1rem 1.2rem; }
 .scroll { overflow-x: auto; }
 table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.card + .card { margin-top: 1rem; }
 th, td { padding: .5rem .7rem; text-align: right; white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 500; border-bottom: 1px solid var(--line); }
 th[scope=row] { text-align: left; font-weight: 500; }
@@ -112,9 +124,8 @@ pre { margin: 0; overflow-x: auto; font: 13px/1.45 ui-monospace, monospace; }
 <body>
 <h1>$title</h1>
 <p class="verdict">$verdict</p>
-<div class="card scroll">
-<table><thead><tr><td></td>$columns</tr></thead><tbody>$accuracies</tbody></table>
-</div>
+$accuracies
+$captions
 <h2>Training</h2>
 <div class="grid">$curves</div>
 <h2>Run</h2>

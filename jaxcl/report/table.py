@@ -12,6 +12,13 @@ from jaxcl.report.words import duration, number, percent
 
 WIDTH = 80
 COLUMNS = ("encoder", "raw pixels", "random encoder", "chance")
+CAPTION_COLUMNS = ("towers", "colours", "chance")
+CAPTION_ROWS = (
+    ("image → text", "image_to_text_top1"),
+    ("  among 5", "image_to_text_top5"),
+    ("text → image", "text_to_image_top1"),
+    ("  among 5", "text_to_image_top5"),
+)
 
 
 def summary_table(summary: Mapping[str, Any], workdir: Path | None = None) -> str:
@@ -27,6 +34,9 @@ def summary_table(summary: Mapping[str, Any], workdir: Path | None = None) -> st
     row = "{:<15}{:>10}{:>14}{:>18}{:>10}".format
     lines = [title(summary), "", row("", *COLUMNS)]
     lines += [row(name, *map(percent, values)) for name, values in accuracies(summary)]
+    if retrieval(summary):
+        lines += ["", row("", *CAPTION_COLUMNS, "")]
+        lines += [row(name, *map(percent, values), "").rstrip() for name, values in retrieval(summary)]
     lines += ["", *textwrap.wrap(verdict(summary), WIDTH), ""]
     lines += [f"{name:<22}{value}" for name, value in figures(summary)]
     if summary.get("protocol"):
@@ -55,7 +65,29 @@ def accuracies(summary: Mapping[str, Any]) -> list[tuple[str, list[float | None]
     return [(name, [*map(summary.get, keys), chance]) for name, *keys, chance in rows]
 
 
+def retrieval(summary: Mapping[str, Any]) -> list[tuple[str, list[float | None]]]:
+    """Rows of retrieval between images and captions: name, then towers, bag of colours, chance; none without it."""
+    rows = [(name, key) for name, key in CAPTION_ROWS if f"chance_{key}" in summary]
+    return [
+        (name, [summary.get(f"{prefix}{key}") for prefix in ("", "floor_colours_", "chance_")]) for name, key in rows
+    ]
+
+
 def verdict(summary: Mapping[str, Any]) -> str:
+    """A sentence on the encoder against its floors, and one on captions against theirs."""
+    return " ".join([_on_encoder(summary), *_on_captions(summary)])
+
+
+def _on_captions(summary: Mapping[str, Any]) -> list[str]:
+    """A sentence on image → text, if there is any."""
+    for _, (towers, colours, chance) in retrieval(summary)[:1]:
+        if towers is not None and colours is not None and chance is not None:
+            gaps = [_gap(100 * (towers - floor)) for floor in (colours, chance)]
+            return [f"Image → text is {gaps[0]} a bag of colours and {gaps[1]} chance."]
+    return []
+
+
+def _on_encoder(summary: Mapping[str, Any]) -> str:
     """One sentence on the encoder against its floors."""
     for name, (encoder, pixels, random, _) in accuracies(summary)[::2]:
         if encoder is None or pixels is None or random is None:

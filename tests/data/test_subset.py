@@ -10,7 +10,7 @@ from jaxcl.data.subset import Subset, hold_out_training
 class Numbers:
     """An image a number, with ids that begin anywhere."""
 
-    name, classes, channels, protocol = "numbers", ("even", "odd"), 1, "numbers"
+    name, classes, channels, protocol, has_captions = "numbers", ("even", "odd"), 1, "numbers", False
 
     def __init__(self, count, first_id=0):
         self.ids = np.arange(first_id, first_id + count, dtype=np.int32)

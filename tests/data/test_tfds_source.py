@@ -41,7 +41,7 @@ class JaxclTiny(tfds.core.GeneratorBasedBuilder):
             Image.fromarray(pixels if self.channels == 3 else pixels[..., 0]).save(file, "PNG")
             file.seek(0)
             label = i % 10 if split != "test" or self.test_labels else -1
-            yield i, {"image": file, "label": label, "caption": "unused"}
+            yield i, {"image": file, "label": label, "caption": f"shade {i % 10} of é"}
 
 
 @pytest.fixture
@@ -113,6 +113,21 @@ def test_batches_and_evaluation_work_from_a_pickled_source(prepare):
     whole = eval_images(test, config=settings)
     assert sorted(whole.labels.tolist()) == list(range(8))
     assert whole.names[2] == "test/2"
+
+
+def test_a_text_feature_is_the_caption_where_it_is_asked_for(prepare):
+    root = prepare()
+    train = open_source(config(root, caption="caption"), captions=True).train
+    assert train.has_captions
+    assert [train[i].caption for i in range(20)] == [f"shade {train[i].label} of é" for i in range(20)]
+    for silent in (open_source(config(root), captions=True), open_source(config(root, caption="caption"))):
+        assert not silent.train.has_captions
+        assert silent.train[0].caption == ""
+
+
+def test_a_text_feature_that_is_not_there_is_an_error_with_those_that_are(prepare):
+    with pytest.raises(ConfigError, match=r"data.caption = 'text': tfds:jaxcl_tiny has no such .* only caption"):
+        open_source(config(prepare(), caption="text"), captions=True)
 
 
 def test_the_pixel_limit_holds_here_too(prepare):

@@ -12,18 +12,30 @@ from compile_options import FAST_COMPILE
 from jaxcl import methods
 from jaxcl import queue as queues
 from jaxcl.checkpoint import Checkpoints
-from jaxcl.config import Config, ConfigError, LossConfig, ModelConfig, OptimConfig, QueueConfig, TargetConfig, resolve
+from jaxcl.config import (
+    Config,
+    ConfigError,
+    DataConfig,
+    LossConfig,
+    ModelConfig,
+    OptimConfig,
+    QueueConfig,
+    TargetConfig,
+    TextConfig,
+    resolve,
+)
 from jaxcl.mesh import make_mesh
-from jaxcl.methods.base import Teacher
+from jaxcl.methods.base import Captioned, Teacher
 from jaxcl.methods.parts.networks import make_init, run
-from jaxcl.models import make_head, make_predictor
+from jaxcl.models import make_head, make_predictor, make_text_tower
 from jaxcl.optim import make_optimizer
 from jaxcl.schedules import make_learning_rate
 from jaxcl.state import make_init_state, state_shardings
 from jaxcl.step import make_train_step
 
 MODEL = ModelConfig(head_hidden=12, head_dim=6, predictor_hidden=10)
-BATCH, SIDE, QUEUE = 16, 4, 24
+TEXT = TextConfig(length=6, width=8, depth=1, heads=2)
+BATCH, SIDE, QUEUE, VOCAB = 16, 4, 24, 11
 NAMES = methods.available()
 
 
@@ -37,6 +49,7 @@ class Encoder(nn.Module):
 
 
 NETWORKS = {"encoder": Encoder(), "head": make_head(MODEL), "predictor": make_predictor(MODEL)}
+NETWORKS |= {"text": make_text_tower(TEXT, MODEL, vocab=VOCAB), "text_head": make_head(MODEL)}
 TEACHER = {name: NETWORKS[name] for name in ("encoder", "head")}
 
 
@@ -45,9 +58,9 @@ def say(variables, images):
     return run(TEACHER, variables["params"], variables["batch_stats"], images, train=False)[0]
 
 
-def make(name, mesh=None):
+def make(name, mesh=None, temperature=0.2):
     # the engines equal the dense loss in tests of their own, and take longer to compile
-    config = Config(loss=LossConfig(impl="dense"), target=TargetConfig(key_splits=2))
+    config = Config(loss=LossConfig(impl="dense", temperature=temperature), target=TargetConfig(key_splits=2))
     given = {}
     if methods.traits(name).teacher:
         given = {"teacher": Teacher(say, feature_dim=10)}
@@ -71,28 +84,38 @@ def a_batch(seed=0):
     key = jax.random.key(seed)
     ids = jnp.arange(BATCH, dtype=jnp.int32) + 100 * seed
     labels = jnp.where(ids % 5 == 0, -1, ids % 3)
-    return {"views": jax.random.normal(key, (BATCH, 2, SIDE, SIDE, 3)), "id": ids, "label": labels}
+    tokens = jax.random.randint(jax.random.fold_in(key, 1), (BATCH, TEXT.length), 0, VOCAB).at[:, 0].set(1)
+    views = jax.random.normal(key, (BATCH, 2, SIDE, SIDE, 3))
+    return {"views": views, "id": ids, "label": labels, "tokens": tokens}
+
+
+def inputs_of(name, batch):
+    """What the method embeds."""
+    own = methods.traits(name)
+    views = batch["views"][:, : own.views]
+    return Captioned(views, batch["tokens"]) if own.captions else views
 
 
 @functools.cache  # tests of one method share its programs
 def a_run(name, devices=1, num_micro=1, temperature=0.2):
     mesh = make_mesh(devices, 1)
-    method = make(name, mesh)
+    method, own = make(name, mesh, temperature), methods.traits(name)
     optim = OptimConfig(name="sgd", base_lr=1.0, warmup_steps=1)
     schedule = dict(batch_size=BATCH, total_steps=10)
     optimizer = make_optimizer(optim, **schedule, num_micro=num_micro)
     init = make_init_state(
         method,
         optimizer,
-        views_shape=(2, 2, SIDE, SIDE, 3),
-        queue_size=QUEUE if methods.traits(name).queue else 0,
+        views_shape=(2, own.views, SIDE, SIDE, 3),
+        tokens_shape=(2, TEXT.length) if own.captions else None,
+        queue_size=QUEUE if own.queue else 0,
         queue_dim=MODEL.head_dim,
         queue_dtype="float16",
     )
     step = make_train_step(
         method,
         optimizer,
-        lambda batch: batch["views"],
+        lambda batch: inputs_of(name, batch),
         num_micro=num_micro,
         learning_rate=make_learning_rate(optim, **schedule),
         temperature=lambda *_: temperature,
@@ -150,14 +173,14 @@ def test_one_and_eight_devices_agree(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_go_where_they_belong(name):
     method, batch = make(name), a_batch()
-    variables = jax.jit(method.init, compiler_options=FAST_COMPILE)(jax.random.key(0), batch["views"])
+    variables = jax.jit(method.init, compiler_options=FAST_COMPILE)(jax.random.key(0), inputs_of(name, batch))
     params, stats = variables["params"], variables["batch_stats"]
     target = target_of(name, method, params)
     bank = a_bank() if methods.traits(name).queue else None
 
     def loss(params, target, values, half):
         key, queue = jax.random.key(0), bank and bank._replace(values=values)
-        embeddings, _ = method.embed(key, params, stats, target, batch["views"], train=True)
+        embeddings, _ = method.embed(key, params, stats, target, inputs_of(name, batch), train=True)
         if half is not None:  # of a pair the teacher alone
             embeddings = embeddings._replace(student=jax.lax.stop_gradient(embeddings.student))
         given = dict(queue=queue, temperature=0.2)
@@ -168,7 +191,8 @@ def test_gradients_go_where_they_belong(name):
         return compiled(params, target, bank and bank.values, half)
 
     of_params, *of_others = gradients(None)
-    assert all(leaf.any() for leaf in jax.tree.leaves(of_params["encoder"]))
+    for part in {"encoder", "text", "log_scale"} & set(params):
+        assert all(leaf.any() for leaf in jax.tree.leaves(of_params[part])), part
     assert not any(leaf.any() for leaf in jax.tree.leaves(of_others))
     assert "predictor" not in (target or {})
     if "predictor" in params or target:
@@ -228,11 +252,22 @@ def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would
             method="moco_v3", target=TargetConfig(key_norm="split")
         ),
         "the largest valid value is 511": Config(method="moco_v3", loss=LossConfig(top_k=512)),
+        "queue.size = 64, but method = 'clip' has no queue": Config(method="clip", queue=QueueConfig(size=64)),
+        "method = 'clip' needs captions, and data.name = 'fashion_mnist' has none; emoji has": Config(
+            method="clip", data=DataConfig(name="fashion_mnist")
+        ),
+        "text.depth = 3, but method = 'simclr' reads no captions": Config(text=TextConfig(depth=3)),
+        "loss.temperature = 0.009, but method = 'clip' learns it between 0.01 and 100; the nearest": Config(
+            method="clip", loss=LossConfig(temperature=0.009)
+        ),
+        "loss.temperature_schedule = 'linear', but method = 'clip' learns its temperature; 'constant'": Config(
+            method="clip", loss=LossConfig(temperature_schedule="linear", temperature_end=0.1)
+        ),
         "method = 'supcon' needs labels, and data.name = 'emoji' has none": Config(method="supcon"),
     }
     for message, config in cases.items():
         with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
-            methods.check(config, has_labels=False)
+            methods.check(config, has_labels=False, has_captions=config.data.name == "emoji")
 
 
 @pytest.mark.parametrize(
@@ -245,15 +280,17 @@ def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would
         ("supcon", {"queue": {"size": 7}}, 1029),
         ("moco_v2", {"queue": {"size": 64}}, 64),
         ("moco_v3", {"batch": {"size": 64, "micro": 16}}, 15),
+        ("clip", {"batch": {"size": 64}}, 63),
     ],
 )
 def test_top_k_is_at_most_the_negatives_that_the_method_has(method, settings, most):
     settings = dict(settings)
     loss = settings.pop("loss", {})
-    methods.check(resolve({"method": method, "loss": {"top_k": most, **loss}, **settings}), has_labels=True)
+    has = dict(has_labels=True, has_captions=True)
+    methods.check(resolve({"method": method, "loss": {"top_k": most, **loss}, **settings}), **has)
     message = rf"loss.top_k = {most + 1} is more than .* '{method}' .* largest valid value is {most}$"
     with pytest.raises(ConfigError, match=message):
-        methods.check(resolve({"method": method, "loss": {"top_k": most + 1, **loss}, **settings}), has_labels=True)
+        methods.check(resolve({"method": method, "loss": {"top_k": most + 1, **loss}, **settings}), **has)
 
 
 def test_an_unknown_method_offers_the_nearest():

@@ -95,6 +95,28 @@ def test_an_empty_summary_is_still_a_table():
     assert "Nothing was scored beside its floors." in summary_table({})
 
 
+RETRIEVAL = {
+    f"{prefix}{name}": value + 0.01 * i
+    for prefix, value in (("", 0.2), ("floor_colours_", 0.1), ("chance_", 0.0026))
+    for i, name in enumerate(("image_to_text_top1", "image_to_text_top5", "text_to_image_top1", "text_to_image_top5"))
+}
+
+
+def test_retrieval_of_captions_stands_beside_colours_and_chance_where_there_are_captions():
+    assert "image → text" not in summary_table(SUMMARY)
+    assert [float(part) for part in row({**SUMMARY, **RETRIEVAL}, "image → text")[:-1]] == [20.0, 10.0, 0.3]
+    assert [float(part) for part in row({**SUMMARY, **RETRIEVAL}, "text → image")[:-1]] == [22.0, 12.0, 2.3]
+    text = " ".join(summary_table({**SUMMARY, **RETRIEVAL}).split())
+    assert "Image → text is 10.0 points above a bag of colours and 19.7 points above chance." in text
+    assert max(map(len, summary_table({**SUMMARY, **RETRIEVAL}).splitlines())) <= 80
+
+
+def test_towers_that_are_not_finite_have_no_retrieval():
+    table = summary_table({**SUMMARY, **RETRIEVAL, "image_to_text_top1": None})
+    assert row({**SUMMARY, **RETRIEVAL, "image_to_text_top1": None}, "image → text")[0].split() == ["–", "10.0"]
+    assert "Image → text is" not in table
+
+
 def test_trouble_is_shown_only_where_there_was_some():
     assert "non-finite" not in summary_table(SUMMARY)
     table = summary_table({**SUMMARY, "nonfinite_steps": 3, "bad_images": 2})

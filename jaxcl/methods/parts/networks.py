@@ -33,17 +33,27 @@ def make_init(chain: Mapping[str, nn.Module]) -> Callable[[Any, Any], dict[str, 
     Returns:
         `Method.init`, with the parts by name in each collection.
     """
+    return lambda key, views: init_chain(chain, key, flat(views))
 
-    def init(key: Any, views: Any) -> dict[str, Any]:
-        x, parts = flat(views), {}
-        for name, module in chain.items():
-            x, parts[name] = module.init_with_output(key, x, train=False)
-        return {
-            collection: {name: part.get(collection, {}) for name, part in parts.items()}
-            for collection in ("params", "batch_stats")
-        }
 
-    return init
+def init_chain(chain: Mapping[str, nn.Module], key: Any, x: Any) -> dict[str, Any]:
+    """The variables of a chain whose first network is given `x`.
+
+    Args:
+        chain: networks by name, in order.
+        key: of all of them.
+        x: [N, …].
+
+    Returns:
+        `{"params": …, "batch_stats": …}`, with the parts by name in each collection.
+    """
+    parts = {}
+    for name, module in chain.items():
+        x, parts[name] = module.init_with_output(key, x, train=False)
+    return {
+        collection: {name: part.get(collection, {}) for name, part in parts.items()}
+        for collection in ("params", "batch_stats")
+    }
 
 
 def run(

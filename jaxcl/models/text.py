@@ -1,0 +1,64 @@
+"""A transformer over the tokens of a caption, the text tower of CLIP (Radford et al. 2021).
+
+Paper: https://arxiv.org/abs/2103.00020. Unlike there, every token sees all others, and the feature is the mean over
+them: a caption is read whole, so nothing needs the causal mask that makes the last token special, and with the mean
+each token has a gradient of its own from the first step, which counts where captions are few.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Int
+
+from jaxcl.config import ConfigError
+from jaxcl.models.vit import TRUNCATED, stack_of
+
+PAD = 0
+
+
+class TextTower(nn.Module):
+    """Tokens to features [n, width]: the mean over all but padding, after the final norm.
+
+    Attributes:
+        vocab: different tokens; 0 is padding.
+        length: most tokens of a caption.
+        width: of a token.
+        depth: layers.
+        heads: attention heads; must divide the width.
+        remat: recompute each layer in the backward pass.
+        dtype: compute dtype; parameters and features are float32.
+    """
+
+    vocab: int
+    length: int
+    width: int
+    depth: int
+    heads: int
+    remat: bool = False
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, tokens: Int[Array, "n t"], train: bool = False) -> Float32[Array, "n f"]:
+        """Encode captions; no layer depends on `train`, and no feature on padding.
+
+        Raises:
+            ConfigError: more tokens than `length`.
+
+        >>> import jax
+        >>> tower = TextTower(vocab=9, length=5, width=8, depth=1, heads=2)
+        >>> tower.init_with_output(jax.random.key(0), jnp.array([[1, 5, 2, 0, 0]]))[0].shape
+        (1, 8)
+        """
+        if tokens.shape[1] > self.length:
+            raise ConfigError(f"text.length = {self.length} is less than the {tokens.shape[1]} tokens of a caption")
+        real = tokens != PAD
+        position = self.param("position", TRUNCATED, (1, self.length, self.width))[:, : tokens.shape[1]]
+        x = nn.Embed(self.vocab, self.width, dtype=self.dtype, embedding_init=TRUNCATED, name="tokens")(tokens)
+        layers = stack_of(self.depth, remat=self.remat)(self.heads, self.dtype, name="layers")
+        x, _ = layers(x + position.astype(x.dtype), real[:, None, None, :])
+        x = nn.LayerNorm(epsilon=1e-6, name="norm")(x.astype(jnp.float32))
+        weight = real / jnp.maximum(jnp.sum(real, axis=1, keepdims=True), 1)
+        return jnp.sum(x * weight[..., None], axis=1)
