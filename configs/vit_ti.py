@@ -2,7 +2,8 @@
 
     python -m jaxcl.main --config=configs/vit_ti.py
 
-One CPU core, 8 minutes of training. FIGURES %
+One CPU core, 9 minutes of training and 4 of probes. 2026-11-30, seed 0: linear probe 86.2 % (raw pixels 84.7, random
+encoder 82.0), view retrieval 9.3 % (4.2, 2.6); kNN 83.0 % is still below raw pixels (84.6; random encoder 79.5).
 """
 
 from jaxcl.config import base_config, with_variant
@@ -11,7 +12,7 @@ from jaxcl.config import base_config, with_variant
 def get_config(variant=""):
     """The run, or its short version `smoke`."""
     c = base_config()
-    c.steps = 800  # many small steps: in the same time 400 of 128 images reach 1.3 points less
+    c.steps = 800  # many small steps: 400 of 128 images, class token alone, stay below raw pixels in the same time
     c.data.name = "fashion_mnist"
     c.data.image_size = 28
     c.augment.crop_scale_min = 0.5  # as in fashion_mnist.py

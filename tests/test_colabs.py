@@ -23,6 +23,7 @@ def test_the_quickstart_is_the_default_run_as_its_text_says():
     assert names["config"] == resolve(load_config("configs/simclr_stream.py"))
 
 
+@pytest.mark.slow(reason="a minute: a kernel of its own, which compiles everything again")
 def test_the_quickstart_runs_from_the_first_cell_to_the_last(tmp_path):
     path = Path(__file__).parents[1] / "colabs" / "quickstart.ipynb"
     notebook = nbformat.read(path, as_version=4)

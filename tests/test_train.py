@@ -24,6 +24,7 @@ from jaxcl.probes import Scores
 from jaxcl.teacher import remembered
 
 TIMED = {"images_per_second"}
+LONG = pytest.mark.slow(reason="half a minute: a whole run, more than once, with programs of its own")
 
 
 def settings(**changes):
@@ -89,7 +90,7 @@ def metrics_of(workdir):
     return [{name: value for name, value in row.items() if name not in TIMED} for row in rows]
 
 
-@pytest.mark.parametrize("micro", [None, 8])
+@pytest.mark.parametrize("micro", [None, pytest.param(8, marks=LONG)])
 def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkeypatch, no_probes, micro):
     config = settings(batch={"micro": micro})
     training.train(config, tmp_path / "whole")
@@ -104,6 +105,7 @@ def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkey
     assert metrics_of(tmp_path / "parts") == metrics_of(tmp_path / "whole")
 
 
+@LONG
 def test_a_queue_whose_length_follows_the_score_goes_on_where_it_was(tmp_path, monkeypatch, no_probes, capsys):
     monkeypatch.setattr(training, "quick_score", lambda *_, **__: {"knn_top1": 0.5})
     config = settings(steps=14, queue={"size": 64, "start": 16, "adapt": True}, eval={"every": 2})
@@ -144,6 +146,7 @@ def test_a_finished_run_copied_elsewhere_resumes_to_itself(trained, a_copy, no_p
     jax.tree.map(np.testing.assert_array_equal, no_probes[0], trained[1])
 
 
+@LONG
 def test_a_student_goes_on_bit_for_bit_when_its_teachers_folder_has_gone(trained, a_copy, tmp_path, no_probes):
     distill = dict(method="distill", distill={"teacher": str(a_copy)}, loss={"top_k": None})
     config = settings(steps=4, checkpoint={"every": 2}, **distill)
@@ -199,7 +202,7 @@ def run_steps(devices, steps=10, micro=None):
     return jax.device_get(state), losses
 
 
-@pytest.mark.parametrize("micro", [None, 16])
+@pytest.mark.parametrize("micro", [None, pytest.param(16, marks=LONG)])
 def test_one_and_eight_devices_train_alike(micro):
     (one, losses), (eight, losses_of_eight) = (run_steps(devices, micro=micro) for devices in (1, 8))
     np.testing.assert_allclose(losses_of_eight, losses, rtol=1e-5)
@@ -442,6 +445,7 @@ def test_a_missing_image_package_is_an_error_with_the_line_that_installs_it(tmp_
     assert done.stderr.count("\n") == 1
 
 
+@LONG
 def test_clip_trains_on_captions_of_a_folder_and_is_scored_by_retrieval_beside_its_floors(
     tmp_path, monkeypatch, capsys
 ):

@@ -27,6 +27,7 @@ def test_it_imports_on_a_machine_with_only_jax_and_numpy():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow(reason="half a minute: every engine is compiled as users compile it")
 def test_a_dry_run_writes_one_json_with_all_parts(tmp_path, fast_compile):
     environment = {**os.environ, "PYTHON": sys.executable, "OUT": str(tmp_path)}
     environment["XLA_FLAGS"] = " ".join(f"--{name}={value}" for name, value in fast_compile.items())

@@ -11,7 +11,7 @@ from jaxcl.data.record import BadImage, Record
 class Fake:
     """A source whose images at some positions cannot be read; ids are 100 + 2·position."""
 
-    name, classes, channels, protocol = "fake", (), 3, "made up"
+    name, classes, channels, protocol, has_captions = "fake", (), 3, "made up", False
 
     def __init__(self, count, bad):
         self.ids = np.arange(100, 100 + 2 * count, 2, dtype=np.int32)

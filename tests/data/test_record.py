@@ -28,7 +28,7 @@ def test_one_item_cannot_be_split():
 
 def test_a_fingerprint_depends_on_ids_names_and_classes():
     class Few:
-        name, classes, channels, protocol = "few", (), 3, ""
+        name, classes, channels, protocol, has_captions = "few", (), 3, "", False
 
         def __init__(self, ids, lines):
             self.ids, self.lines = np.array(ids, np.int32), lines

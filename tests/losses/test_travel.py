@@ -193,6 +193,7 @@ def test_an_axis_that_is_not_there_or_over_which_nothing_varies_is_an_error():
             jax.shard_map(local, mesh=mesh_of(2), in_specs=spec, out_specs=ROWS, check_vma=check)(z)
 
 
+@pytest.mark.slow(reason="two more processes, each of which compiles every way")
 def test_two_processes_get_the_numbers_of_one_device():
     root = Path(__file__).parents[2]
     worker = Path(__file__).with_name("process_worker.py")
