@@ -34,7 +34,8 @@ AUGMENT = AugmentConfig(crop_scale_min=0.5, brightness=0.2, contrast=0.2, blur_p
 def images(split, count):
     source = getattr(open_source(DataConfig(name="fashion_mnist")), split)
     records = [source[i] for i in range(count)]
-    return tuple(np.stack([getattr(record, part) for record in records]) for part in ("image", "label", "id"))
+    numbers = (np.array([getattr(record, part) for record in records], np.int32) for part in ("label", "id"))
+    return np.stack([record.image for record in records]), *numbers
 
 
 def with_bits(images, ids, bits):
