@@ -129,7 +129,8 @@ class Checkpoints:
         """
         where = self._folder.absolute() / str(step)
         with _reading(where):
-            saved = array_types(ocp.PyTreeCheckpointHandler().metadata(where / "state").tree)
+            tree = ocp.PyTreeCheckpointHandler().metadata(where / "state").tree
+            saved = array_types(tree)
             sums = self._sums(step)
         if sums and sums["arrays"].keys() != saved.keys():
             raise DamagedError(f"{_brief(where)} is damaged (the list of its arrays)")
@@ -137,9 +138,11 @@ class Checkpoints:
         if reason:
             raise ConfigError(f"checkpoint {self._folder / str(step)} does not fit this configuration: {reason}")
         with _reading(where):
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(like), data=ocp.args.JsonRestore())
+            known = _known_fields(like, tree)
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(known), data=ocp.args.JsonRestore())
             restored = self._manager.restore(step, args=items)
             state, position = restored["state"], dict(restored["data"])
+            state = state if known is like else like._replace(**state)
         if sums:
             bad = differing(checksums(state), sums["arrays"])
             bad = "data" if bad is None and text_checksum(position) != sums["data"] else bad
@@ -232,6 +235,13 @@ def stored_config(folder: Path) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):
             return dict(ocp.JsonCheckpointHandler().restore(folder.absolute() / str(step) / "config"))
     return None
+
+
+def _known_fields(like: Any, tree: Any) -> Any:
+    """A state without the empty fields that the version which saved it did not have yet."""
+    if not hasattr(like, "_asdict") or set(like._fields) <= set(tree):
+        return like
+    return {name: value for name, value in like._asdict().items() if name in tree or value is not None}
 
 
 def _steps(folder: Path) -> list[int]:

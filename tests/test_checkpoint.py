@@ -1,5 +1,6 @@
 import shutil
 import zlib
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,28 @@ def test_a_state_and_its_data_position_come_back_bitwise(tmp_path):
     state, position = folder.restore(3, like(a_state()))
     assert position == {"next": 5}
     jax.tree.map(np.testing.assert_array_equal, state, a_state(0.1))
+
+
+class Before(NamedTuple):
+    w: jax.Array
+    empty: None = None
+
+
+class Since(NamedTuple):
+    w: jax.Array
+    empty: None = None
+    rows: jax.Array | None = None
+
+
+def test_a_state_of_an_earlier_version_without_a_field_that_is_empty_comes_back(tmp_path):
+    folder = Checkpoints(tmp_path)
+    save(folder, 3, Before(jnp.arange(4.0)))
+    folder.wait()
+    found = folder.restore_newest(like(Since(jnp.arange(4.0))))
+    assert isinstance(found.state, Since)
+    np.testing.assert_array_equal(found.state.w, np.arange(4.0))
+    with pytest.raises(ConfigError, match="does not fit"):
+        folder.restore_newest(like(Since(jnp.arange(4.0), rows=jnp.int32(1))))
 
 
 def test_the_newest_two_and_the_best_are_kept(tmp_path):
