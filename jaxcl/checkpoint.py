@@ -300,8 +300,7 @@ def newest_step(folder: Path) -> int | None:
     Returns:
         The step, or None.
     """
-    names = [item.name for item in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=None)  # unfinished ones have longer names
+    return next(iter(_steps(folder)), None)
 
 
 def saved_arrays(folder: Path, step: int) -> dict[str, jax.ShapeDtypeStruct]:

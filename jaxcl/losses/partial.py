@@ -129,8 +129,7 @@ def merge(parts: Partial, top_k: int | None) -> Partial:
     values, chosen = (_side_by_side(x) for x in (parts.values, parts.chosen))
     if top_k is not None:
         # a NaN would sort last; it is in `repulsion`, which makes the row NaN
-        descending, chosen = lax.sort((-values, chosen), dimension=1, num_keys=2)
-        values, chosen = -descending[:, :top_k], chosen[:, :top_k]
+        values, chosen = (x[:, :top_k] for x in _ranked(values, chosen))
     return Partial(
         values,
         chosen,
@@ -143,6 +142,12 @@ def merge(parts: Partial, top_k: int | None) -> Partial:
         None if parts.drawn is None else jnp.max(parts.drawn, axis=0),
         jax.tree.map(lambda x: jnp.sum(x, axis=0), parts.work),
     )
+
+
+def _ranked(values: Float[Array, "n k"], chosen: Int[Array, "n k"]) -> tuple[Array, Array]:
+    """Scores and column numbers with the largest score first, of equal ones the lowest number."""
+    descending, chosen = lax.sort((-values, chosen), dimension=1, num_keys=2)
+    return -descending, chosen
 
 
 def _side_by_side(x: Float[Array, "s n k"] | Int[Array, "s n k"]) -> Array:
@@ -183,8 +188,8 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
 
 def _without_hardest(part: Partial, skip: int) -> Partial:
     """Leaves out the most similar of the selected negatives, of equal ones the lowest column number."""
-    descending, chosen = lax.sort((-part.values, part.chosen), dimension=1, num_keys=2)
-    return part._replace(values=-descending[:, skip:], chosen=chosen[:, skip:])
+    values, chosen = (x[:, skip:] for x in _ranked(part.values, part.chosen))
+    return part._replace(values=values, chosen=chosen)
 
 
 def _largest(part: Partial, skip: int) -> Float[Array, " n"]:
