@@ -101,12 +101,13 @@ def alternate(
     return {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}
 
 
-def measure(programs: Mapping[Any, Program], rounds: int) -> dict[Any, Measured]:
+def measure(programs: Mapping[Any, Program], rounds: int, calls: int = 1) -> dict[Any, Measured]:
     """Warms up and times programs side by side.
 
     Args:
         programs: name and program.
         rounds: how many times each is timed.
+        calls: runs within one timing.
 
     Returns:
         What was found, by name.
@@ -115,7 +116,7 @@ def measure(programs: Mapping[Any, Program], rounds: int) -> dict[Any, Measured]
     1.0
     """
     first = {name: _number(jax.block_until_ready(program.run())) for name, program in programs.items()}
-    ms = alternate({name: program.run for name, program in programs.items()}, rounds)
+    ms = alternate({name: program.run for name, program in programs.items()}, rounds, dict.fromkeys(programs, calls))
     return {name: Measured(ms[name], p.temp_bytes, p.compile_seconds, first[name]) for name, p in programs.items()}
 
 
