@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,21 @@ def check_resumable(workdir: Path, config: Config) -> int | None:
     saved = saved_config(workdir)
     if saved is None:
         return None
-    check_unchanged(saved, to_dict(config))
+    check_unchanged(_with_defaults(saved, to_dict(Config())), to_dict(config))
     return saved.get("steps")
+
+
+def _with_defaults(saved: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that the version which began a run did not have yet, at their default; the others as they were.
+
+    >>> _with_defaults({"a": 1, "old": 2}, {"a": 5, "b": {"c": 3}})
+    {'b': {'c': 3}, 'a': 1, 'old': 2}
+    """
+    new = {key: value for key, value in defaults.items() if key not in saved}
+    return new | {
+        key: _with_defaults(value, defaults[key]) if isinstance(value, dict) and key in defaults else value
+        for key, value in saved.items()
+    }
 
 
 def begin(

@@ -122,6 +122,16 @@ def test_a_damaged_newest_checkpoint_costs_the_steps_behind_the_one_before(a_cop
     assert (first, int(state.step), loader.position()["next_batch"]) == (2, 2, 2)
 
 
+def test_a_setting_that_the_version_which_began_the_run_did_not_have_counts_as_its_default(a_copy):
+    saved = json.loads((a_copy / "config.json").read_text())
+    assert saved["queue"].pop("sample") is None
+    assert saved["loss"].pop("skip_hardest") == 0.0
+    (a_copy / "config.json").write_text(json.dumps(saved))
+    assert check_resumable(a_copy, settings()) == 6
+    with pytest.raises(ConfigError, match=r"loss.skip_hardest = 0.1 \(the run has 0.0\)"):
+        check_resumable(a_copy, settings(loss={"skip_hardest": 0.1, "top_k": 8}))
+
+
 def test_other_steps_are_a_new_schedule_for_all_that_is_scheduled(a_copy):
     queue, loss = {"start": 8, "schedule": "cosine"}, {"temperature_schedule": "linear", "temperature_end": 0.1}
     (a_copy / "config.json").write_text(json.dumps(to_dict(settings(queue=queue, loss=loss))))
