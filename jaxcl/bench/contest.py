@@ -74,8 +74,10 @@ ROWS: tuple[Contestant, ...] = (
     Contestant("BYOL", "configs/byol.py", {"steps": 340, **AUGMENT}),
     Contestant("SimSiam", "configs/simsiam.py", {"steps": 440, **AUGMENT}),
     Contestant("SupCon", "configs/supcon.py", {"steps": 400, **AUGMENT}),
-    simclr("SimCLR, 5 % after the hardest 1 %", once=True, loss__top_k=51, loss__skip_hardest=0.01),
-    simclr("SimCLR, 5 % after the hardest 5 %", once=True, loss__top_k=51, loss__skip_hardest=0.05),
+    Contestant("Distillation", "configs/distill.py:conv", {"steps": 320}, teacher=ALL),
+    # at the temperature of the row without, so that nothing else differs
+    simclr("SimCLR, 5 % after the hardest 1 %", once=True, like=FIVE, loss__top_k=51, loss__skip_hardest=0.01),
+    simclr("SimCLR, 5 % after the hardest 5 %", once=True, like=FIVE, loss__top_k=51, loss__skip_hardest=0.05),
     simclr("SimCLR, 16", once=True, loss__top_k=16),
     simclr("SimCLR, 16 + sampled tail", once=True, loss__top_k=16, loss__tail="sampled", loss__tail_samples=16),
 )
