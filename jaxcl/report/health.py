@@ -116,6 +116,15 @@ ALARMS = (
         "raise loss.temperature, or raise optim.clip_norm",
     ),
     Alarm(
+        "no negatives",
+        3,
+        lambda row, _: row.get("negatives_per_anchor", 1.0) == 0 and row["loss"] == 0,
+        "no anchor has a negative, and the loss is 0 whatever the embeddings are. Images with one id, label or caption "
+        "are no negatives of each other: look at the data, at text.length, which may cut captions to one, at "
+        "loss.skip_hardest, and at queue.size",
+        early=True,
+    ),
+    Alarm(
         "no gradient",
         3,
         lambda row, _: row["grad_norm"] < 1e-7,

@@ -28,6 +28,7 @@ CAUSES = {
     "queue norms": dict(queue_norm_min=0.0),
     "queue fill": dict(queue_fill=0.1),
     "clipping": dict(grad_norm=500.0),
+    "no negatives": dict(negatives_per_anchor=0.0, loss=0.0),
     "no gradient": dict(grad_norm=0.0),
 }
 
