@@ -49,7 +49,7 @@ class HostedStep:
             encode=jax.jit(programs.encode, out_shardings=(rows, placed.batch_stats), donate_argnums=5),
             loss=jax.jit(programs.loss, out_shardings=(rows, Problem(everywhere, pushed, pushed)), donate_argnums=1),
             replay=jax.jit(programs.replay, out_shardings=(placed.params, placed.batch_stats), donate_argnums=6),
-            update=jax.jit(programs.update, out_shardings=(placed, whole), donate_argnums=(0, 1)),
+            update=jax.jit(programs.update, out_shardings=(placed, whole), donate_argnums=0),
         )
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
