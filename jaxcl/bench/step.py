@@ -175,7 +175,7 @@ def _rows(scale: Scale, encoder: str, model: ModelConfig, found: dict[str, Measu
 
     def row(name: str, note: str | None = None) -> Row:
         own = found[name]
-        fields = dict(n=2 * scale.images, d=model.head_dim, k=None, dtype=model.dtype, work=f"step, {encoder}")
+        fields: dict[str, Any] = dict(n=2 * scale.images, d=model.head_dim, k=None, dtype=model.dtype, work=f"step, {encoder}")
         named = f"{name}, {encoder.split(',')[0]}"
         return Row(named, ms=own.ms, temp_bytes=own.temp_bytes, loss=own.value, note=note, **fields)
 
