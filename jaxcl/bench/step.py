@@ -52,15 +52,16 @@ class Scale:
     judged: bool
 
 
+# without batch norm, so that all steps have one loss
 FULL = Scale(
     encoders=(
-        ("ViT-Ti, 32 px in patches of 8", ModelConfig(encoder="vit_ti", patch=8)),
-        ("small conv, 32 px", ModelConfig(encoder="conv")),
+        ("ViT-Ti, 32 px in patches of 8", ModelConfig(encoder="vit_ti", patch=8, head_norm=False)),
+        ("small conv, 32 px", ModelConfig(norm="group", head_norm=False)),
     ),
     images=256,
     micro=64,
     side=32,
-    rounds=5,
+    rounds=3,
     judged=True,
 )
 QUICK = Scale(
@@ -175,7 +176,9 @@ def _rows(scale: Scale, encoder: str, model: ModelConfig, found: dict[str, Measu
 
     def row(name: str, note: str | None = None) -> Row:
         own = found[name]
-        fields: dict[str, Any] = dict(n=2 * scale.images, d=model.head_dim, k=None, dtype=model.dtype, work=f"step, {encoder}")
+        fields: dict[str, Any] = dict(
+            n=2 * scale.images, d=model.head_dim, k=None, dtype=model.dtype, work=f"step, {encoder}"
+        )
         named = f"{name}, {encoder.split(',')[0]}"
         return Row(named, ms=own.ms, temp_bytes=own.temp_bytes, loss=own.value, note=note, **fields)
 
