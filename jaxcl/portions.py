@@ -23,7 +23,7 @@ class Portions:
         size: images of the batch.
         micro: images of a micro-batch, at most size.
 
-    >>> Portions(6, 2).take(jnp.arange(6), 1).tolist(), Portions(6, 4).take(jnp.arange(6), 1).tolist()
+    >>> Portions(6, 2).take(jnp.arange(6), 1).tolist(), Portions(6, 4).take(jnp.arange(6), 1, 2).tolist()
     ([1, 4], [2, 5])
     """
 
