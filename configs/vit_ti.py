@@ -4,13 +4,14 @@
 
 One CPU core, 9 minutes of training and 4 of probes. 2026-11-30, seed 0: linear probe 86.2 % (raw pixels 84.7, random
 encoder 82.0), view retrieval 9.3 % (4.2, 2.6); kNN 83.0 % is still below raw pixels (84.6; random encoder 79.5).
+`vit_ti.py:cached` has 512 images in one loss, at the activations of 64.
 """
 
 from jaxcl.config import base_config, with_variant
 
 
 def get_config(variant=""):
-    """The run, or its short version `smoke`."""
+    """The run, its short version `smoke`, or its large batch `cached`."""
     c = base_config()
     c.steps = 800  # many small steps: 400 of 128 images, class token alone, stay below raw pixels in the same time
     c.data.name = "fashion_mnist"
@@ -26,4 +27,5 @@ def get_config(variant=""):
     c.loss.temperature = 0.1
     c.optim.base_lr = 2e-3
     c.optim.weight_decay = 0.05
-    return with_variant(c, variant, smoke={"steps": 6, "optim.warmup_steps": 2})
+    cached = {"steps": 100, "batch.size": 512, "batch.micro": 64, "batch.mode": "cached"}
+    return with_variant(c, variant, smoke={"steps": 6, "optim.warmup_steps": 2}, cached=cached)

@@ -12,13 +12,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from jaxcl import methods
 from jaxcl.assess import Readers, as_unit
 from jaxcl.augment import augment, normalize
-from jaxcl.config import Config, check_devices, mesh_sizes, micro_size
+from jaxcl.cached import make_cached_step, make_programs
+from jaxcl.config import Config, check_devices, mesh_sizes, micro_size, num_micro
 from jaxcl.data import (
     EVAL_EPOCH,
     BadImages,
@@ -29,16 +31,17 @@ from jaxcl.data import (
     make_tokenizer,
     open_source,
 )
+from jaxcl.hosted import HostedStep
 from jaxcl.mesh import along_data, make_mesh, replicated
 from jaxcl.methods.base import Captioned, Method
 from jaxcl.models import make_encoder, make_head, make_predictor, make_text_tower
 from jaxcl.optim import make_optimizer
+from jaxcl.portions import Portions
 from jaxcl.schedules import make_decay, make_learning_rate, make_queue_length, make_temperature
 from jaxcl.state import TrainState, make_init_state, state_shardings
 from jaxcl.step import make_train_step
 from jaxcl.teacher import TeacherRun, find_teacher
 
-STEPS = {"accumulate": make_train_step}
 # Flax's batch norm keeps this share of the running statistics at each real update
 NORM_MOMENTUM = 0.9
 
@@ -113,8 +116,8 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
     bad = Bad(*(BadImages(split, config.data.max_bad_fraction) for split in splits))
     check_devices(config, jax.device_count())
     mesh = make_mesh(*mesh_sizes(config.mesh.shape, jax.device_count()))
-    num_micro = config.batch.size // micro_size(config)
-    momentum = NORM_MOMENTUM ** (1 / num_micro)  # so that a real update forgets as much in k micro-batches as in one
+    # so that a real update forgets as much in k micro-batches as in one
+    momentum = NORM_MOMENTUM ** (1 / num_micro(config))
     networks = make_networks(config, norm_momentum=momentum, vocab=tokenizer.vocab if tokenizer else None)
     source, given = None, {}
     if traits.teacher:
@@ -122,7 +125,8 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
         given = {"teacher": source.teacher}
     method = methods.find(config.method)(networks=networks, config=config, mesh=mesh, **given)
     size, steps = config.batch.size, config.steps
-    optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=num_micro)
+    averaged = num_micro(config) if config.batch.mode == "accumulate" else 1
+    optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=averaged)
     side = config.data.image_size
     init_state = make_init_state(
         method,
@@ -138,19 +142,8 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
     shapes = shapes if source is None else shapes._replace(target=source.like)
     shardings = state_shardings(shapes, mesh)
     first = make_first_state(init_state, shardings, source)
-    step = STEPS[config.batch.mode](
-        method,
-        optimizer,
-        make_prepare(config),
-        seed=config.seed,
-        num_micro=num_micro,
-        learning_rate=make_learning_rate(config.optim, batch_size=size, total_steps=steps),
-        temperature=make_temperature(config.loss, total_steps=steps),
-        target_decay=make_decay(config.target, total_steps=steps),
-        queue_length=make_queue_length(config.queue, total_steps=steps),
-        queue_sample=config.queue.sample,
-    )
-    batch = along_data(mesh)
+    like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
+    train_step = make_step(config, method, optimizer, mesh=mesh, like=like)
 
     def on_images(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         def apply(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
@@ -171,11 +164,9 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
         mesh=mesh,
         method=method,
         init_state=first,
-        like=jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings),
-        train_step=jax.jit(
-            step, in_shardings=(shardings, batch), out_shardings=(shardings, replicated(mesh)), donate_argnums=0
-        ),
-        place=lambda arrays: {k: jax.make_array_from_process_local_data(batch, v) for k, v in arrays.items()},
+        like=like,
+        train_step=train_step,
+        place=make_place(config, mesh),
         encoder=encoder,
         untrained=lambda seed: encoder(first(seed, False)),
         teacher=source and source.config,
@@ -183,6 +174,60 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
         tokenizer=tokenizer,
         towers=compared and (lambda state: tuple(Partial(f, state.params, state.batch_stats) for f in compared)),
     )
+
+
+def make_step(
+    config: Config, method: Method, optimizer: optax.GradientTransformation, *, mesh: Mesh, like: TrainState
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
+    """The train step of `batch.mode`, which compiles at its first call.
+
+    Args:
+        config: the run.
+        method: embeddings and objective.
+        optimizer: for as many gradients a real update as the mode makes.
+        mesh: devices.
+        like: shapes and shardings of a state.
+
+    Returns:
+        `(state, batch) -> (state, metrics)`; the old state is given up. A `HostedStep` where the images wait on the
+        host, else a jitted function.
+    """
+    size, steps = config.batch.size, config.steps
+    given = dict(
+        seed=config.seed,
+        learning_rate=make_learning_rate(config.optim, batch_size=size, total_steps=steps),
+        temperature=make_temperature(config.loss, total_steps=steps),
+        target_decay=make_decay(config.target, total_steps=steps),
+        queue_length=make_queue_length(config.queue, total_steps=steps),
+        queue_sample=config.queue.sample,
+    )
+    parts = method, optimizer, make_prepare(config)
+    if config.batch.mode == "accumulate":
+        step = make_train_step(*parts, num_micro=num_micro(config), **given)
+    else:
+        portions = Portions(size, micro_size(config))
+        programs = make_programs(*parts, portions=portions, **given)
+        if config.batch.images == "host":
+            return HostedStep(programs, portions, mesh=mesh, like=like)
+        step = make_cached_step(programs, portions)
+    state, batch, everywhere = jax.tree.map(lambda x: x.sharding, like), along_data(mesh), replicated(mesh)
+    return jax.jit(step, in_shardings=(state, batch), out_shardings=(state, everywhere), donate_argnums=0)
+
+
+def make_place(config: Config, mesh: Mesh) -> Callable[[dict[str, np.ndarray]], Any]:
+    """The function from a batch of this process to what the train step takes.
+
+    Args:
+        config: where images wait.
+        mesh: devices that share a batch.
+
+    Returns:
+        `place(arrays) -> arrays`, global ones on the mesh; the same ones where the step itself places them.
+    """
+    if config.batch.images == "host":
+        return lambda arrays: arrays
+    batch = along_data(mesh)
+    return lambda arrays: {k: jax.make_array_from_process_local_data(batch, v) for k, v in arrays.items()}
 
 
 def make_first_state(

@@ -10,13 +10,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcl import queue as queues
 from jaxcl.methods.base import Method
-from jaxcl.optim import ema
-from jaxcl.spread import spread
+from jaxcl.update import descend, make_finish, make_negatives, metrics_of, problem_keys
 
 Batch = dict[str, Any]
-DRAW = 2**32 - 1  # no step has this number, whose keys are the others
 
 
 def make_train_step(
@@ -57,8 +54,8 @@ def make_train_step(
     Raises:
         ValueError: a method with a momentum encoder, and no `target_decay` to move it by.
     """
-    if method.target and target_decay is None:
-        raise ValueError("target_decay=None, but the method has a momentum encoder, which would never move")
+    negatives = make_negatives(seed=seed, queue_length=queue_length, queue_sample=queue_sample)
+    finish = make_finish(method, learning_rate=learning_rate, target_decay=target_decay)
 
     def loss_fn(params: Any, state: Any, against: dict[str, Any], batch: Batch, key: Any) -> tuple[jax.Array, Any]:
         keys, stats, target = jax.random.split(key), state.batch_stats, state.target
@@ -69,42 +66,20 @@ def make_train_step(
     def micro_step(against: dict[str, Any], state: Any, given: tuple[Batch, jax.Array]) -> tuple[Any, Any]:
         gradient = jax.value_and_grad(loss_fn, has_aux=True)
         (_, (batch_stats, out)), grads = gradient(state.params, state, against, *given)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        metrics = dict(out.metrics, **spread(out.push_values), loss=out.loss, grad_norm=optax.tree.norm(grads))
-        return state._replace(params=params, batch_stats=batch_stats, opt_state=opt_state), (metrics, out)
+        metrics = dict(metrics_of(out), grad_norm=optax.tree.norm(grads))
+        return descend(optimizer, state, grads, batch_stats), (metrics, out)
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step), num_micro)
-        bank = negatives(state)
+        keys, bank = problem_keys(seed, state.step, num_micro), negatives(state)
         micro = functools.partial(micro_step, dict(queue=bank, temperature=temperature(state.updates, state.queue)))
         if num_micro == 1:
             new, (metrics, out) = micro(state, (batch, keys[0]))
         else:
             new, (metrics, out) = jax.lax.scan(micro, state, (jax.tree.map(split, batch), keys))
             metrics = jax.tree.map(lambda values: jnp.mean(values, axis=0), metrics)
-        finite = jnp.isfinite(metrics["loss"] + metrics["grad_norm"] + optax.tree.norm(new.params))
-        queue = state.queue and queues.push(state.queue, merge(out.push_values), merge(out.push_groups))
-        target = state.target
-        if method.target and target_decay is not None:
-            target = ema(target, method.target(new.params), target_decay(state.updates))
-        new = new._replace(queue=queue, target=target, updates=state.updates + 1)
-        new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, state)
-        metrics["learning_rate"] = learning_rate(state.updates)
-        metrics["skipped"] = state.step + 1 - new.updates
-        if queue is not None:
-            metrics["queue_fill"] = new.queue.filled / queue.values.shape[0]
+        if bank is not None:
             metrics["queue_rows"] = bank.filled
-            metrics["queue_norm_min"], metrics["queue_norm_max"] = queues.norms(new.queue)
-        return new._replace(step=state.step + 1), metrics
-
-    def negatives(state: Any) -> Any:
-        length = state.queue_rows if queue_length is None else queue_length(state.updates)
-        bank = state.queue if length is None else queues.newest(state.queue, length)
-        if queue_sample is None:
-            return bank
-        key = jax.random.fold_in(jax.random.key(seed), DRAW)
-        return queues.drawn(bank, jax.random.fold_in(key, state.step), queue_sample)
+        return finish(state, new, metrics, merge(out.push_values), merge(out.push_groups))
 
     def split(x: jax.Array) -> jax.Array:
         return jnp.swapaxes(x.reshape(x.shape[0] // num_micro, num_micro, *x.shape[1:]), 0, 1)

@@ -18,7 +18,7 @@ from jaxcl.adapt import QueueLength
 from jaxcl.assess import SCORES, Assessment, Captions, assess, assess_captions, pixels, quick_score
 from jaxcl.build import Parts, build, warn_of_stale_negatives
 from jaxcl.checkpoint import Checkpoints
-from jaxcl.config import Config, ConfigError, mesh_that_fits, resolve, to_dict
+from jaxcl.config import Config, ConfigError, batch_line, mesh_that_fits, resolve, to_dict
 from jaxcl.data import Loader, make_loader
 from jaxcl.interrupt import Interrupt, Interrupted, stopping
 from jaxcl.methods import traits
@@ -59,7 +59,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     try:
         before = check_resumable(workdir, config)
         warn_of_stale_negatives(config, len(parts.splits.train))
-        print(f"workdir: {workdir}\n{group_table(parts.like.params, config.optim)}", flush=True)
+        print(f"workdir: {workdir}\n{batch_line(config)}\n{group_table(parts.like.params, config.optim)}", flush=True)
         with Interrupt() as interrupt:
             checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
             try:

@@ -65,6 +65,16 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ({"model": {"encoder": "resnet50x"}}, r"did you mean 'resnet50'"),
         ({"batch": {"size": 64, "micro": 7}}, r"valid values of batch.micro are 4 and 8"),
         ({"batch": {"size": 64, "micro": 100}}, r"valid values of batch.micro are 64$"),
+        ({"batch": {"size": 64, "mode": "cached"}}, r"'cached' needs batch.micro, .*; 64 is a first value"),
+        (
+            {"batch": {"size": 64, "micro": 65, "mode": "cached"}},
+            r"batch.micro = 65 is above batch.size; .* valid value is 64$",
+        ),
+        (
+            {"batch": {"size": 64, "micro": 9, "mode": "cached"}},
+            r"micro = 9 leaves one image of batch.size = 64 alone; .* valid values of batch.size are 63 and 65$",
+        ),
+        ({"batch": {"images": "host"}}, r"batch.images = 'host' is read only with batch.mode = 'cached'"),
         ({"augment": {"crop_scale_min": 0.9, "crop_scale_max": 0.3}}, r"crop_scale_min = 0.9 is above"),
         ({"steps": 20}, r"optim.warmup_steps = 20 .* largest valid value is 19"),
         ({"loss": {"impl": "dense", "block_size": 3}}, r"loss.block_size = 3 has no meaning"),
@@ -129,6 +139,10 @@ def test_a_mesh_that_does_not_fit_is_refused(shape, message):
     [
         ({"batch": {"size": 30}}, "batch.size = 30 .* valid values of batch.size are 24 and 32"),
         ({"batch": {"size": 48, "micro": 12}}, "batch.micro = 12 .* valid values of batch.micro are 8 and 16"),
+        (
+            {"batch": {"size": 48, "micro": 20, "mode": "cached"}},
+            "batch.micro = 20 .* valid values of batch.micro are 16 and 24",
+        ),
         ({"queue": {"size": 1001}}, "queue.size = 1001 .* valid values of queue.size are 1000 and 1008"),
     ],
 )

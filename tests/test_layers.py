@@ -10,10 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[1] / "jaxcl"
 ROWS = [
     {"losses", "queue", "augment", "mesh", "config", "interrupt"},
-    {"schedules", "spread", "adapt"},
+    {"schedules", "spread", "adapt", "portions"},
     {"methods", "models", "data", "probes", "optim", "integrity"},
-    {"step", "state", "checkpoint", "report", "workdir", "assess"},
-    {"teacher"},
+    {"update"},
+    {"step", "cached", "state", "checkpoint", "report", "workdir", "assess"},
+    {"teacher", "hosted"},
     {"build", "command"},
     {"resume"},
     {"train"},

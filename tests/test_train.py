@@ -90,9 +90,17 @@ def metrics_of(workdir):
     return [{name: value for name, value in row.items() if name not in TIMED} for row in rows]
 
 
-@pytest.mark.parametrize("micro", [None, pytest.param(8, marks=LONG)])
-def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkeypatch, no_probes, micro):
-    config = settings(batch={"micro": micro})
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {},
+        pytest.param({"micro": 8}, marks=LONG),
+        pytest.param({"micro": 6, "mode": "cached"}, marks=LONG),
+        pytest.param({"micro": 6, "mode": "cached", "images": "host"}, marks=LONG),
+    ],
+)
+def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkeypatch, no_probes, batch):
+    config = settings(batch=batch)
     training.train(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_after(patch, 7)

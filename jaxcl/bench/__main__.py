@@ -3,6 +3,7 @@
 python -m jaxcl.bench loss                 time and memory of the loss on this machine, about five minutes on two cores
 python -m jaxcl.bench loss --quick         the same at sizes that take seconds; bars are not judged
 python -m jaxcl.bench loss --target=h200   compiled for a GPU that is not attached: memory and kernels
+python -m jaxcl.bench step                 a training step with cached gradients against one that keeps every activation
 python -m jaxcl.bench methods              every method on Fashion-MNIST, three seeds: hours; goes on where it stopped
 """
 
@@ -36,6 +37,8 @@ def _run(arguments: Sequence[str]) -> None:
     flags = _parser().parse_args(arguments)
     if flags.command == "methods":
         _compare(flags)
+    elif flags.command == "step":
+        _measure_steps(flags)
     elif flags.target:
         _compile_for(flags)
     else:
@@ -46,11 +49,14 @@ def _parser() -> Parser:
     """The flags."""
     shape: dict[str, Any] = dict(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser = Parser(prog="python -m jaxcl.bench", description=(__doc__ or "").strip(), **shape)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="loss|methods")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="loss|step|methods")
     loss = commands.add_parser("loss", help="the contrastive loss against dense JAX, optax and PyTorch", **shape)
     loss.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     loss.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
     loss.add_argument("--target", metavar="NAME|FILE", help="compile for this GPU instead: h200, or a .txtpb file")
+    step = commands.add_parser("step", help="cached gradients against the step that keeps every activation", **shape)
+    step.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    step.add_argument("--quick", action="store_true", help="small sizes, a few seconds; bars are not judged")
     methods = commands.add_parser("methods", help="linear probe and kNN of every method at one budget", **shape)
     add = methods.add_argument
     add("--runs", type=Path, default=Path("runs/methods"), metavar="DIR", help="folder of the runs [runs/methods]")
@@ -91,11 +97,28 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _measure(flags: argparse.Namespace) -> None:
     """The table on this machine."""
-    from jaxcl.bench.about import about, device_line  # here, so that --help answers before jax is loaded
-    from jaxcl.bench.loss import FULL, QUICK, loss_rows
+    from jaxcl.bench.loss import FULL, QUICK, loss_rows  # here, so that --help answers before jax is loaded
+
+    _print_rows(flags, loss_rows(QUICK if flags.quick else FULL, _say))
+
+
+def _measure_steps(flags: argparse.Namespace) -> None:
+    """The table of training steps on this machine."""
+    from jaxcl.bench.step import FULL, QUICK, step_rows
+
+    _print_rows(flags, step_rows(QUICK if flags.quick else FULL, _say))
+
+
+def _say(text: str) -> None:
+    """Says what comes next, beside the table."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print_rows(flags: argparse.Namespace, rows: Sequence[Any]) -> None:
+    """The rows as a table or as JSON."""
+    from jaxcl.bench.about import about, device_line
     from jaxcl.bench.table import count, loss_table
 
-    rows = loss_rows(QUICK if flags.quick else FULL, lambda text: print(text, file=sys.stderr, flush=True))
     if flags.json:
         print(json.dumps({**about(), "quick": flags.quick, "rows": [row.as_json() for row in rows]}, indent=1))
         return

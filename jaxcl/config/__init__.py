@@ -3,7 +3,16 @@
 from jaxcl.config.errors import ConfigError, suggestion
 from jaxcl.config.files import load_config, with_variant
 from jaxcl.config.resolve import base_config, describe, resolve, to_dict
-from jaxcl.config.rules import check_devices, check_divides, mesh_sizes, mesh_that_fits, micro_size
+from jaxcl.config.rules import (
+    batch_line,
+    check_devices,
+    check_divides,
+    loss_size,
+    mesh_sizes,
+    mesh_that_fits,
+    micro_size,
+    num_micro,
+)
 from jaxcl.config.settings import (
     MAX_LOGIT_SCALE,
     AugmentConfig,
@@ -44,13 +53,16 @@ __all__ = [
     "TargetConfig",
     "TextConfig",
     "base_config",
+    "batch_line",
     "check_devices",
     "check_divides",
     "describe",
     "load_config",
+    "loss_size",
     "mesh_sizes",
     "mesh_that_fits",
     "micro_size",
+    "num_micro",
     "resolve",
     "suggestion",
     "to_dict",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from jaxcl.config.errors import ConfigError
-from jaxcl.config.settings import Config, LossConfig, MeshConfig, MeshShape
+from jaxcl.config.settings import BatchConfig, Config, LossConfig, MeshConfig, MeshShape
 
 
 def check_together(config: Config) -> None:
@@ -16,8 +16,7 @@ def check_together(config: Config) -> None:
             raise ConfigError(
                 f"augment.{low} = {getattr(augment, low)} is above augment.{high} = {getattr(augment, high)}"
             )
-    if batch.micro is not None:
-        check_divides("batch.size", batch.size, "batch.micro", batch.micro, vary="batch.micro")
+    _check_batch(batch)
     if config.optim.warmup_steps >= config.steps:
         raise ConfigError(
             f"optim.warmup_steps = {config.optim.warmup_steps} leaves none of steps = {config.steps} at the full "
@@ -40,6 +39,27 @@ def check_together(config: Config) -> None:
     _check_schedules(config)
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
         check_divides("data.image_size", config.data.image_size, "model.patch", model.patch, vary="data.image_size")
+
+
+def _check_batch(batch: BatchConfig) -> None:
+    """Micro-batches fill the batch, and are there where they are needed."""
+    size, micro = batch.size, batch.micro
+    if batch.mode == "accumulate":
+        if batch.images != "device":
+            raise ConfigError(f"batch.images = {batch.images!r} is read only with batch.mode = 'cached'")
+        if micro is not None:
+            check_divides("batch.size", size, "batch.micro", micro, vary="batch.micro")
+    elif micro is None:
+        raise ConfigError(
+            f"batch.mode = 'cached' needs batch.micro, the images encoded at once; {min(size, 64)} is a first value"
+        )
+    elif micro > size:
+        raise ConfigError(f"batch.micro = {micro} is above batch.size; the largest valid value is {size}")
+    elif size % micro == 1:
+        raise ConfigError(
+            f"batch.micro = {micro} leaves one image of batch.size = {size} alone; the nearest valid values of "
+            f"batch.size are {size - 1} and {size + 1}"
+        )
 
 
 def _check_tail(loss: LossConfig) -> None:
@@ -92,12 +112,53 @@ def _check_adapt(config: Config) -> None:
 
 
 def micro_size(config: Config) -> int:
-    """Images that meet in one loss: `batch.micro`, or the whole batch.
+    """Images that go through the encoder at once: `batch.micro`, or the whole batch.
 
     >>> micro_size(Config())
     512
     """
     return config.batch.micro or config.batch.size
+
+
+def loss_size(config: Config) -> int:
+    """Images that meet in one loss: the whole batch with cached gradients, or a micro-batch.
+
+    >>> loss_size(Config(batch=BatchConfig(micro=64))), loss_size(Config(batch=BatchConfig(micro=64, mode="cached")))
+    (64, 512)
+    """
+    return config.batch.size if config.batch.mode == "cached" else micro_size(config)
+
+
+def num_micro(config: Config) -> int:
+    """Micro-batches of a real update, a short last one among them.
+
+    >>> num_micro(Config(batch=BatchConfig(size=10, micro=4, mode="cached")))
+    3
+    """
+    return -(-config.batch.size // micro_size(config))
+
+
+def batch_line(config: Config) -> str:
+    """What a real update is, in one sentence for the log.
+
+    >>> batch_line(Config())
+    'batch: 512 images at once, one contrastive problem'
+    >>> batch_line(Config(batch=BatchConfig(micro=64)))
+    'batch: 512 images, gradients of 8 contrastive problems of 64 images averaged (batch.mode = accumulate)'
+    """
+    batch, count = config.batch, num_micro(config)
+    if batch.mode == "cached":
+        where = ", from the host" if batch.images == "host" else ""
+        return (
+            f"batch: {batch.size} images in one contrastive problem, encoded {batch.micro} at a time{where}, twice "
+            "(batch.mode = cached)"
+        )
+    if count == 1:
+        return f"batch: {batch.size} images at once, one contrastive problem"
+    return (
+        f"batch: {batch.size} images, gradients of {count} contrastive problems of {batch.micro} images averaged "
+        "(batch.mode = accumulate)"
+    )
 
 
 def check_divides(whole: str, size: int, part: str, count: int, *, vary: str) -> None:

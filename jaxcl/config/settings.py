@@ -214,8 +214,14 @@ class BatchConfig:
     micro: int | None = setting(None, "images a micro-batch; empty: the whole batch at once", low=2)
     mode: str = setting(
         "accumulate",
-        "what micro-batches mean: averaged gradients of several smaller contrastive problems (adds no negatives)",
-        choices=("accumulate",),
+        "of micro-batches; accumulate: averaged gradients of smaller contrastive problems (adds no negatives); cached: "
+        "one problem of the whole batch, whose images are encoded twice",
+        choices=("accumulate", "cached"),
+    )
+    images: str = setting(
+        "device",
+        "cached: where a batch waits; host: one micro-batch at a time travels to the device",
+        choices=("device", "host"),
     )
 
 

@@ -16,6 +16,7 @@ from jaxcl.config import (
     DistillConfig,
     TargetConfig,
     check_divides,
+    loss_size,
     micro_size,
     suggestion,
 )
@@ -94,17 +95,17 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
     if config.queue.size and not own.queue:
         others = ", ".join(name for name in available() if traits(name).queue)
         raise ConfigError(f"queue.size = {config.queue.size}, but {method} has no queue: 0, or one of {others}")
-    if own.negatives is not None and not own.negatives(micro_size(config), config.queue.sample or config.queue.size):
+    if own.negatives is not None and not own.negatives(loss_size(config), config.queue.sample or config.queue.size):
         raise ConfigError(f"queue.size = {config.queue.size} leaves {method} without negatives; 4096 is a first value")
     if not config.queue.size:
         _check_unread(method, "has queue.size = 0", "queue", config.queue)
     if loss.top_k is not None and own.negatives is not None:
-        every = own.negatives(micro_size(config), config.queue.sample or config.queue.size)
+        every = own.negatives(loss_size(config), config.queue.sample or config.queue.size)
         most = every - int(loss.skip_hardest * (every + 1))  # the loss counts an anchor's own column too
         if loss.top_k > most:
             skipped = f" without the loss.skip_hardest = {loss.skip_hardest} of them" if loss.skip_hardest else ""
             raise ConfigError(
-                f"loss.top_k = {loss.top_k} is more than the negatives that {method} has with {micro_size(config)} "
+                f"loss.top_k = {loss.top_k} is more than the negatives that {method} has with {loss_size(config)} "
                 f"images at once and {config.queue.size} in the queue{skipped}; the largest valid value is {most}"
             )
         if loss.tail_samples is not None and loss.tail_samples > most - loss.top_k:
@@ -203,14 +204,16 @@ def _check_keys(config: Config) -> None:
                     "batch norm of a whole batch gives its keys away"
                 )
         return
-    whole = "batch.size" if config.batch.micro is None else "batch.micro"
-    check_divides(whole, images, "target.key_splits", target.key_splits, vary="target.key_splits")
-    if images == target.key_splits:
-        largest = max(number for number in range(1, images) if images % number == 0)
-        raise ConfigError(
-            f"target.key_splits = {images} leaves one image a part of {whole} = {images}, which has no batch "
-            f"statistics; the largest valid value is {largest}"
-        )
+    whole, splits = "batch.size" if config.batch.micro is None else "batch.micro", target.key_splits
+    short = config.batch.size % images  # of the last micro-batch, with cached gradients
+    for name, size in ((whole, images), *([("the last micro-batch", short)] if short else [])):
+        check_divides(name, size, "target.key_splits", splits, vary="target.key_splits")
+        if size == splits:
+            largest = max(number for number in range(1, size) if size % number == 0)
+            raise ConfigError(
+                f"target.key_splits = {splits} leaves one image a part of {name} = {size}, which has no batch "
+                f"statistics; the largest valid value is {largest}"
+            )
 
 
 def _module(name: str) -> ModuleType:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from jaxcl.bench import deviceless, loss
+from jaxcl.bench import deviceless, loss, step
 from jaxcl.bench.__main__ import main
 from jaxcl.bench.rows import Row
 
@@ -49,6 +49,12 @@ def test_the_table_begins_with_the_machine_and_ends_with_the_count_of_bars(monke
     assert asked == [loss.FULL]
     assert "jax" in lines[0]
     assert lines[-1] == "0 bars met, 0 not met, 0 not judged."
+
+
+def test_steps_are_measured_by_the_same_table(monkeypatch, capsys):
+    monkeypatch.setattr(step, "step_rows", lambda scale, say: ROWS)
+    assert main(["step", "--json", "--quick"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["N"] == 8192
 
 
 def test_the_table_of_methods_can_be_shown_without_training(tmp_path, capsys):

@@ -277,6 +277,8 @@ def test_a_setting_that_a_method_does_not_read_is_an_error_that_names_what_would
         ("simclr", {"queue": {"size": 1}}, 1023),
         ("simclr", {"batch": {"size": 64, "micro": 16}, "loss": {"skip_hardest": 0.2}}, 24),
         ("simclr", {"batch": {"size": 64, "micro": 16}}, 30),  # the whole batch never meets in one loss
+        ("simclr", {"batch": {"size": 64, "micro": 16, "mode": "cached"}}, 126),  # here it does
+        ("clip", {"batch": {"size": 64, "micro": 24, "mode": "cached"}}, 63),
         ("supcon", {"queue": {"size": 7}}, 1029),
         ("moco_v2", {"queue": {"size": 64}}, 64),
         ("moco_v3", {"batch": {"size": 64, "micro": 16}}, 15),
