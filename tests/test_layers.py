@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1] / "jaxcl"
 ROWS = [
     {"losses", "queue", "augment", "mesh", "config", "interrupt"},
-    {"schedules", "spread", "adapt"},
+    {"schedules", "spread", "adapt", "pixels"},
     {"methods", "models", "data", "probes", "optim", "integrity"},
-    {"step", "state", "checkpoint", "report", "workdir", "assess"},
+    {"step", "state", "checkpoint", "report", "workdir", "assess", "pretrained"},
     {"teacher"},
     {"build", "command"},
     {"resume"},
