@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxcl.pretrained.rules import (
     Family,
     Rule,
@@ -49,7 +51,6 @@ def _image(cls: str, position: str, conv: str, *, antialias: bool, bias: bool = 
     )
 
 
-_HF_QKV = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
 _HF_IMAGE = (
     *_image(
         "embeddings.cls_token",
@@ -60,36 +61,38 @@ _HF_IMAGE = (
     *norm("params/encoder/norm", "layernorm"),
 )
 _HF_REST = ("pooler.", "classifier.", "embeddings.mask_token", "embeddings.position_ids", "head.")
-HF_VIT = Family(
-    "ViT of Hugging Face",
-    "hf",
-    "encoder.layer.0.layernorm_before.weight",
-    _HF_IMAGE
-    + _layers(
-        "encoder",
-        "encoder.layer.{}.",
-        norms=("layernorm_before", "layernorm_after"),
-        qkv=_HF_QKV,
-        project="attention.output.dense",
-        mlp=("intermediate.dense", "output.dense"),
-    ),
-    _HF_REST,
+# on disk, and in the memory of transformers 5, from where an exporter or `state_dict` takes them
+_DISK: dict[str, Any] = dict(
+    qkv=tuple(f"attention.attention.{name}" for name in ("query", "key", "value")), project="attention.output.dense"
 )
-HF_DINOV2 = Family(
-    "DINOv2 of Hugging Face",
-    "dinov2",
-    "encoder.layer.0.layer_scale1.lambda1",
-    _HF_IMAGE
-    + _layers(
-        "encoder",
-        "encoder.layer.{}.",
-        norms=("norm1", "norm2"),
-        qkv=_HF_QKV,
-        project="attention.output.dense",
-        mlp=("mlp.fc1", "mlp.fc2"),
-    )
-    + _scales("encoder.layer.{}.", ("layer_scale1.lambda1", "layer_scale2.lambda1")),
-    _HF_REST,
+_MEMORY: dict[str, Any] = dict(qkv=tuple(f"attention.{name}_proj" for name in "qkv"), project="attention.o_proj")
+_FC: tuple[str, str] = ("mlp.fc1", "mlp.fc2")
+_AROUND: tuple[str, str] = ("layernorm_before", "layernorm_after")
+
+
+def _hf_vit(anchor: str, layers: tuple[Rule, ...]) -> Family:
+    """ViT by the rules of its layers."""
+    return Family("ViT of Hugging Face", "hf", anchor, _HF_IMAGE + layers, _HF_REST)
+
+
+def _hf_dinov2(anchor: str, attention: dict[str, Any]) -> Family:
+    """DINOv2 by the names in its attention."""
+    prefix = "encoder.layer.{}."
+    layers = _layers("encoder", prefix, norms=("norm1", "norm2"), mlp=_FC, **attention)
+    scales = _scales(prefix, ("layer_scale1.lambda1", "layer_scale2.lambda1"))
+    return Family("DINOv2 of Hugging Face", "dinov2", anchor, _HF_IMAGE + layers + scales, _HF_REST)
+
+
+HF_VITS = (
+    _hf_vit(
+        "encoder.layer.0.layernorm_before.weight",
+        _layers("encoder", "encoder.layer.{}.", norms=_AROUND, mlp=("intermediate.dense", "output.dense"), **_DISK),
+    ),
+    _hf_vit("layers.0.layernorm_before.weight", _layers("encoder", "layers.{}.", norms=_AROUND, mlp=_FC, **_MEMORY)),
+)
+HF_DINOV2S = (
+    _hf_dinov2("encoder.layer.0.attention.attention.query.bias", _DISK),
+    _hf_dinov2("encoder.layer.0.attention.q_proj.bias", _MEMORY),
 )
 
 _TIMM = (
@@ -207,5 +210,5 @@ BERT = Family(
 )
 
 # the first whose anchor a file has
-VITS = (CLIP_IMAGE, HF_DINOV2, HF_VIT, TIMM_CLIP, TIMM_DINOV2, TIMM_VIT)
+VITS = (CLIP_IMAGE, *HF_VITS, *HF_DINOV2S, TIMM_CLIP, TIMM_DINOV2, TIMM_VIT)
 TEXTS = (CLIP_TEXT, BERT)

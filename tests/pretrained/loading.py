@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from compile_options import FAST_COMPILE
 from originals import BERT_VOCAB, CLIP_VOCAB, DEPTH, HEADS, LENGTH, PATCH, PROJECTION, SIDE, WIDTH
 
 from jaxcl import models
@@ -49,23 +50,23 @@ def a_config(name, file, side=SIDE, **changes):
     return resolve({"data": {"image_size": side}, "model": {**model, **changes}})
 
 
-def an_encoder(config):
-    """The encoder of a config and its random variables, below the name that methods give it."""
+def shapes_of(config):
+    """The encoder of a config and the shapes of its variables, below the name that methods give it."""
     module = models.make_encoder(config.model)
     views = jnp.zeros((1, config.data.image_size, config.data.image_size, 3))
-    return module, jax.jit(lambda key: init_chain({"encoder": module}, key, views))(jax.random.key(1))
+    return module, jax.eval_shape(lambda key: init_chain({"encoder": module}, key, views), jax.random.key(1))
 
 
-def features(config, x, **options):
+def features(config, x):
     """What the encoder of a config says of images, filled with its weights."""
-    module, variables = an_encoder(config)
-    filled = with_given(variables, find_weights(config, variables, **options)())
+    module, shapes = shapes_of(config)
+    filled = with_given(shapes, find_weights(config, shapes)())
     own = {kind: tree["encoder"] for kind, tree in filled.items()}
-    return np.asarray(jax.jit(partial(module.apply, train=False))(own, x))
+    return np.asarray(jax.jit(partial(module.apply, train=False), compiler_options=FAST_COMPILE)(own, x))
 
 
 def two_towers(model, text, side=SIDE, **changes):
-    """A CLIP method and its variables, filled with the weights that its config names."""
+    """The networks of CLIP and their variables: weights that its config names, and shapes where it names none."""
     vocab = CLIP_VOCAB if text.get("flavour") == "clip_text" else BERT_VOCAB
     given = {"patch": PATCH, "head_layers": 1, "head_dim": PROJECTION, "encoder": "vit_ti", **model}
     values = {"method": "clip", "data": {"image_size": side}, "model": given, "text": {**TEXT, **text}, **changes}
@@ -73,7 +74,13 @@ def two_towers(model, text, side=SIDE, **changes):
     networks = make_networks(config, norm_momentum=0.9, vocab=3 + vocab)
     method = find("clip")(networks=networks, config=config)
     inputs = Captioned(jnp.zeros((1, 1, side, side, 3)), jnp.zeros((1, LENGTH), jnp.int32))
-    variables = jax.jit(method.init)(jax.random.key(1), inputs)
-    load = find_weights(config, variables)
-    return method, with_given(variables, load() if load else {})
+    shapes = jax.eval_shape(method.init, jax.random.key(1), inputs)
+    return networks, with_given(shapes, find_weights(config, shapes)())
 
+
+def say(networks, variables, names, x):
+    """What a chain of networks says at its end."""
+    for name in names:
+        own = {"params": variables["params"][name], "batch_stats": variables["batch_stats"][name]}
+        x = jax.jit(networks[name].apply, compiler_options=FAST_COMPILE)(own, x)
+    return np.asarray(x)

@@ -37,9 +37,7 @@ def write_onnx():
 
     size = {"x": {0: "n", 2: "h", 3: "w"}}
     x = torch.tensor(np.moveaxis(images(OTHER_SIDE), -1, 1))
-    torch.onnx.export(
-        Rooted().eval(), (x,), FOLDER / "dinov2.onnx", input_names=["x"], dynamic_axes=size, dynamo=False
-    )
+    torch.onnx.export(Rooted().eval(), (x,), FOLDER / "dinov2.onnx", input_names=["x"], dynamic_axes=size, dynamo=False)
 
 
 if __name__ == "__main__":

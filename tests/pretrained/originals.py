@@ -48,7 +48,7 @@ def randomise(model, seed=0):
                 drawn = spread * torch.randn(value.shape, generator=generator)
                 if value.ndim < 2 and name.endswith(("weight", "running_var", "gamma", "lambda1")):
                     drawn = (1 + drawn).clamp(0.3)
-                if "embed" in name or "token" in name:
+                if any(part in name for part in ("embeddings", "pos_embed", "token")):
                     drawn = torch.randn(value.shape, generator=generator)
                 value.copy_(drawn.half().float())
     return model.eval()
@@ -64,7 +64,9 @@ def run(model, *arguments, **options):
     import torch
 
     with torch.no_grad():
-        out = model(*(torch.tensor(np.moveaxis(x, -1, 1)) if x.ndim == 4 else torch.tensor(x) for x in arguments), **options)
+        out = model(
+            *(torch.tensor(np.moveaxis(x, -1, 1)) if x.ndim == 4 else torch.tensor(x) for x in arguments), **options
+        )
     return out
 
 

@@ -1,13 +1,12 @@
 """Loaded here, published networks say what they say in the library that they come from, also of images of another size."""
 
 import re
-import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from loading import SETTINGS, a_config, features, shrink, two_towers
+from loading import a_config, features, say, shrink, two_towers
 from originals import ORIGINALS, OTHER_SIDE, SIDE, images, make, texts
 
 from jaxcl.pretrained import open_arrays
@@ -40,7 +39,7 @@ def test_features_equal_those_of_the_original_at_both_sizes(name, original):
     file, outputs = original(name)
     for side in (SIDE, OTHER_SIDE):
         found = features(a_config(name, file, side), images(side))
-        assert np.std(found) > 0.1
+        assert np.std(found) > 0.03
         np.testing.assert_allclose(found, outputs[str(side)], **CLOSE)
 
 
@@ -48,27 +47,68 @@ def test_both_towers_of_clip_their_projections_and_the_temperature_are_those_of_
     file, outputs = original("hf_clip")
     both = {"pretrained": str(file)}
     for side in (SIDE, OTHER_SIDE):
-        method, variables = two_towers({"flavour": "clip", **both}, {"flavour": "clip_text", **both}, side)
-        image = method.towers.image(variables["params"], variables["batch_stats"], images(side))
-        np.testing.assert_allclose(image, outputs[str(side)], **CLOSE)
-    text = method.towers.text(variables["params"], variables["batch_stats"], texts())
-    np.testing.assert_allclose(text, outputs["texts"], **CLOSE)
+        networks, variables = two_towers({"flavour": "clip", **both}, {"flavour": "clip_text", **both}, side)
+        found = say(networks, variables, ("encoder", "head"), images(side))
+        np.testing.assert_allclose(found, outputs[str(side)], **CLOSE)
+    found = say(networks, variables, ("text", "text_head"), texts())
+    np.testing.assert_allclose(found, outputs["texts"], **CLOSE)
     assert variables["params"]["log_scale"] == open_arrays(file)["logit_scale"]
 
 
 def test_a_text_tower_of_bert_is_the_mean_over_its_tokens_beside_any_image_tower(original):
     file, outputs = original("hf_bert")
-    method, variables = two_towers({}, {"flavour": "bert", "pretrained": str(file)})
-    _, random = two_towers({}, {"flavour": "bert"})
-    tower = method.init.__closure__  # the text tower alone, without its head
-    del tower
-    from jaxcl.config import resolve
-    from jaxcl.models import make_text_tower
-    from loading import TEXT
+    networks, variables = two_towers({}, {"flavour": "bert", "pretrained": str(file)})
+    np.testing.assert_allclose(say(networks, variables, ("text",), texts()), outputs["texts"], **CLOSE)
+    others = [variables["params"][part] for part in ("encoder", "head", "text_head", "log_scale")]
+    assert {type(leaf) for leaf in jax.tree.leaves(others)} == {jax.ShapeDtypeStruct}
 
-    config = resolve({"method": "clip", "text": {**TEXT, "flavour": "bert"}})
-    module = make_text_tower(config.text, config.model, vocab=113)
-    found = module.apply({"params": variables["params"]["text"]}, texts())
-    np.testing.assert_allclose(found, outputs["texts"], **CLOSE)
-    for part in ("encoder", "head", "text_head"):
-        jax.tree.map(np.testing.assert_array_equal, variables["params"][part], random["params"][part])
+
+HF_RESNET = {
+    r"embedder\.embedder\.convolution": "conv1",
+    r"embedder\.embedder\.normalization": "bn1",
+    r"encoder\.stages\.(\d)\.layers\.(\d)\.shortcut\.convolution": r"layer\1.\2.downsample.0",
+    r"encoder\.stages\.(\d)\.layers\.(\d)\.shortcut\.normalization": r"layer\1.\2.downsample.1",
+    r"encoder\.stages\.(\d)\.layers\.(\d)\.layer\.(\d)\.convolution": r"layer\1.\2.conv\3",
+    r"encoder\.stages\.(\d)\.layers\.(\d)\.layer\.(\d)\.normalization": r"layer\1.\2.bn\3",
+}
+
+
+def as_torchvision(name):
+    """The name of the same array there, where stages and convolutions are counted from 1."""
+    for theirs, there in HF_RESNET.items():
+        name = re.sub(theirs, there, name)
+    up = lambda found: f"{found[1]}{int(found[2]) + 1}"  # noqa: E731
+    return re.sub(r"(layer)(\d)", up, re.sub(r"(\.conv|\.bn)(\d)", up, name))
+
+
+@pytest.mark.parametrize("name", ["hf_resnet_basic", "hf_resnet_bottleneck"])
+def test_a_resnet_under_the_names_of_torchvision_and_as_npz_is_the_same(name, tmp_path, monkeypatch):
+    shrink(monkeypatch)
+    file, outputs = the_fixture(name, tmp_path)
+    renamed = {as_torchvision(name): array for name, array in open_arrays(file).items()}
+    assert {"conv1.weight", "layer1.0.conv1.weight", "layer4.0.downsample.1.running_var"} <= set(renamed)
+    np.savez(tmp_path / "weights.npz", **renamed)
+    found = features(a_config(name, tmp_path / "weights.npz"), images(SIDE))
+    np.testing.assert_allclose(found, outputs[str(SIDE)], **CLOSE)
+
+
+def test_the_names_that_transformers_has_in_memory_are_known_too(tmp_path, monkeypatch):
+    shrink(monkeypatch)
+    file, outputs = the_fixture("hf_vit", tmp_path)
+    renamed = {}
+    for name, array in open_arrays(file).items():
+        name = name.replace("encoder.layer.", "layers.").replace("attention.output.dense", "attention.o_proj")
+        name = name.replace("intermediate.dense", "mlp.fc1").replace("output.dense", "mlp.fc2")
+        renamed[re.sub(r"attention\.attention\.(\w)\w+", r"attention.\1_proj", name)] = array
+    np.savez(tmp_path / "weights.npz", **renamed)
+    found = features(a_config("hf_vit", tmp_path / "weights.npz"), images(SIDE))
+    np.testing.assert_allclose(found, outputs[str(SIDE)], **CLOSE)
+
+
+def test_an_onnx_graph_gives_back_the_names_that_the_exporter_took(tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+    shrink(monkeypatch)
+    _, outputs = the_fixture("hf_dinov2", tmp_path)
+    for side in (SIDE, OTHER_SIDE):
+        found = features(a_config("hf_dinov2", FIXTURES / "dinov2.onnx", side), images(side))
+        np.testing.assert_allclose(found, outputs[str(side)], **CLOSE)
