@@ -1,7 +1,7 @@
 """The arrays of an ONNX graph under the names that they had in PyTorch.
 
-An exporter keeps a parameter's name unless it folds something into it. It turns the kernels of linear layers round,
-and then they are called `onnx::MatMul_123`; the product that reads one is named after its layer, `/layer.0/mlp/fc1/MatMul`.
+An exporter keeps a parameter's name unless it folds something into it. It turns the kernels of linear layers round, and
+then they are called `onnx::MatMul_123`; the product that reads one is named after its layer, `/layer.0/mlp/fc1/MatMul`.
 Position embeddings that are resized in the graph it cuts into that of the class token and those of the patches.
 """
 

@@ -63,11 +63,9 @@ def transformers_model(name, **settings):
 def run(model, *arguments, **options):
     import torch
 
+    given = (torch.tensor(np.moveaxis(x, -1, 1) if x.ndim == 4 else x) for x in arguments)
     with torch.no_grad():
-        out = model(
-            *(torch.tensor(np.moveaxis(x, -1, 1)) if x.ndim == 4 else torch.tensor(x) for x in arguments), **options
-        )
-    return out
+        return model(*given, **options)
 
 
 def pooled(model, output, **options):

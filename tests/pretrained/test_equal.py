@@ -1,4 +1,4 @@
-"""Loaded here, published networks say what they say in the library that they come from, also of images of another size."""
+"""Published networks say here what they say in the library that they come from, also of images of another size."""
 
 import re
 from pathlib import Path
