@@ -73,7 +73,7 @@ def two_towers(model, text, side=SIDE, **changes):
     config = resolve(values)
     networks = make_networks(config, norm_momentum=0.9, vocab=3 + vocab)
     method = find("clip")(networks=networks, config=config)
-    inputs = Captioned(jnp.zeros((1, 1, side, side, 3)), jnp.zeros((1, LENGTH), jnp.int32))
+    inputs = Captioned(jnp.zeros((1, 1, side, side, 3)), jnp.zeros((1, config.text.length), jnp.int32))
     shapes = jax.eval_shape(method.init, jax.random.key(1), inputs)
     return networks, with_given(shapes, find_weights(config, shapes)())
 
