@@ -1,4 +1,4 @@
-"""A run starts from the weights: also its momentum encoder does, while the random encoder of the floors stays random."""
+"""A run starts from the weights, its momentum encoder too, while the random encoder of the floors stays random."""
 
 import jax
 import numpy as np
