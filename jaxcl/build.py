@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from jaxcl import methods
 from jaxcl.assess import Readers, as_unit
-from jaxcl.augment import augment, normalize
+from jaxcl.augment import augment
 from jaxcl.cached import make_cached_step, make_programs
 from jaxcl.config import Config, check_devices, mesh_sizes, micro_size, num_micro
 from jaxcl.data import (
@@ -36,7 +36,9 @@ from jaxcl.mesh import along_data, make_mesh, replicated
 from jaxcl.methods.base import Captioned, Method
 from jaxcl.models import make_encoder, make_head, make_predictor, make_text_tower
 from jaxcl.optim import make_optimizer
+from jaxcl.pixels import channels_seen, normalised
 from jaxcl.portions import Portions
+from jaxcl.pretrained import find_weights
 from jaxcl.schedules import make_decay, make_learning_rate, make_queue_length, make_temperature
 from jaxcl.state import TrainState, make_init_state, state_shardings
 from jaxcl.step import make_train_step
@@ -93,18 +95,19 @@ class Parts:
     towers: Callable[[TrainState], tuple[Partial, ...]] | None
 
 
-def build(config: Config, known_teacher: Config | None = None) -> Parts:
+def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = True) -> Parts:
     """Makes the parts of a run; nothing is compiled yet, and one held-out image is read.
 
     Args:
         config: from `jaxcl.config.resolve`.
         known_teacher: settings of a teacher whose folder may be gone, from `jaxcl.teacher.remembered`.
+        fresh: whether there is no checkpoint yet, so that pretrained weights must be there.
 
     Returns:
         The parts.
 
     Raises:
-        ConfigError: what the data, the devices or the teacher do not allow.
+        ConfigError: what the data, the devices, the teacher or pretrained weights do not allow.
     """
     traits = methods.traits(config.method)
     splits = open_source(config.data, captions=traits.captions)
@@ -131,7 +134,7 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
     init_state = make_init_state(
         method,
         optimizer,
-        views_shape=(2, traits.views, side, side, splits.train.channels),
+        views_shape=(2, traits.views, side, side, channels_seen(config.data, splits.train.channels)),
         tokens_shape=(2, tokenizer.length) if tokenizer else None,
         queue_size=config.queue.size,
         queue_dim=config.model.head_dim,
@@ -141,13 +144,14 @@ def build(config: Config, known_teacher: Config | None = None) -> Parts:
     shapes = jax.eval_shape(init_state, jax.random.key(0))
     shapes = shapes if source is None else shapes._replace(target=source.like)
     shardings = state_shardings(shapes, mesh)
-    first = make_first_state(init_state, shardings, source)
+    weights = find_weights(config, {"params": shapes.params, "batch_stats": shapes.batch_stats}, check=fresh)
+    first = make_first_state(init_state, shardings, source, weights)
     like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
     train_step = make_step(config, method, optimizer, mesh=mesh, like=like)
 
     def on_images(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         def apply(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
-            return function(params, batch_stats, normalize(as_unit(images), config.data.mean, config.data.std))
+            return function(params, batch_stats, normalised(as_unit(images), config.data))
 
         return apply
 
@@ -231,24 +235,29 @@ def make_place(config: Config, mesh: Mesh) -> Callable[[dict[str, np.ndarray]], 
 
 
 def make_first_state(
-    init_state: Callable[[jax.Array], TrainState], shardings: Any, source: TeacherRun | None
+    init_state: Callable[..., TrainState],
+    shardings: Any,
+    source: TeacherRun | None,
+    weights: Callable[[], dict[str, Any]] | None = None,
 ) -> Callable[..., TrainState]:
     """The function that makes the first state, placed on the mesh.
 
     Args:
-        init_state: from a key.
+        init_state: from a key, and from pretrained variables where there are some.
         shardings: of all of it.
         source: whose variables are its target; None: a method without a teacher.
+        weights: reads pretrained variables; None: there are none.
 
     Returns:
-        `first_state(seed, with_teacher=True) -> TrainState`; the teacher is read from disk at each call, or left out.
+        `first_state(seed, learned=True) -> TrainState`; teacher and pretrained weights are read from disk at each
+        call, or left out, so that all of it is random.
     """
-    if source is None:
-        return lambda seed, _=True: jax.jit(init_state, out_shardings=shardings)(jax.random.key(seed))
 
-    def first_state(seed: int, with_teacher: bool = True) -> TrainState:
-        student = jax.jit(init_state, out_shardings=shardings._replace(target=None))(jax.random.key(seed))
-        return student._replace(target=source.load(shardings.target)) if with_teacher else student
+    def first_state(seed: int, learned: bool = True) -> TrainState:
+        given = [weights()] if weights and learned else []
+        own = shardings if source is None else shardings._replace(target=None)
+        student = jax.jit(init_state, out_shardings=own)(jax.random.key(seed), *given)
+        return student._replace(target=source.load(shardings.target)) if source and learned else student
 
     return first_state
 
@@ -284,7 +293,7 @@ def make_prepare(config: Config) -> Callable[[dict[str, Any]], Any]:
     def prepare(batch: dict[str, Any]) -> Any:
         key = jax.random.key(config.seed)
         views = augment(key, batch["views"], batch["id"], batch["epoch"], config=config.augment)
-        views = normalize(jnp.swapaxes(views, 0, 1), config.data.mean, config.data.std)
+        views = normalised(jnp.swapaxes(views, 0, 1), config.data)
         return Captioned(views, batch["tokens"]) if "tokens" in batch else views
 
     return prepare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +50,7 @@ def make_init_state(
     queue_dim: int,
     queue_dtype: str,
     queue_rows: int | None = None,
-) -> Callable[[jax.Array], TrainState]:
+) -> Callable[..., TrainState]:
     """The function that makes the first state from a key; run it under `jax.jit` with `state_shardings`.
 
     Args:
@@ -64,13 +64,14 @@ def make_init_state(
         queue_rows: newest rows that count at first, where validation decides it; None: it does not.
 
     Returns:
-        `init_state(key) -> TrainState`.
+        `init_state(key, given={}) -> TrainState`; variables that are given, a part of the tree, take the place of
+        random ones, also in what is copied from them.
     """
 
-    def init_state(key: jax.Array) -> TrainState:
+    def init_state(key: jax.Array, given: Mapping[str, Any] | None = None) -> TrainState:
         views = jnp.zeros(views_shape, jnp.float32)
         captioned = tokens_shape and Captioned(views, jnp.zeros(tokens_shape, jnp.int32))
-        variables = method.init(key, captioned or views)
+        variables = with_given(method.init(key, captioned or views), given or {})
         params, batch_stats = variables["params"], variables["batch_stats"]
         queue = queues.init(queue_size, queue_dim, dtype=jnp.dtype(queue_dtype)) if queue_size else None
         return TrainState(
@@ -111,6 +112,18 @@ def state_shardings(state: TrainState, mesh: Mesh) -> Any:
         target=jax.tree.map(by_shape, state.target),
         queue=placed.queue and placed.queue._replace(values=by_row, groups=by_row),
     )
+
+
+def with_given(variables: Any, given: Mapping[str, Any]) -> Any:
+    """Nested dictionaries with some of their leaves replaced.
+
+    >>> with_given({"head": {"bias": 1, "kernel": 2}}, {"head": {"bias": 3}})
+    {'head': {'bias': 3, 'kernel': 2}}
+    """
+    return {
+        key: with_given(value, given.get(key, {})) if isinstance(value, Mapping) else given.get(key, value)
+        for key, value in variables.items()
+    }
 
 
 def parameter_count(params: Any) -> int:

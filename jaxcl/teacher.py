@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcl.augment import normalize
 from jaxcl.checkpoint import newest_step, restore_part, saved_arrays
 from jaxcl.config import Config, ConfigError, resolve, to_dict
 from jaxcl.methods.base import Teacher, Variables
 from jaxcl.methods.parts.networks import make_init, run
 from jaxcl.models import make_encoder, make_head
+from jaxcl.pixels import channels_seen, seen_by_another
 from jaxcl.workdir import CHECKPOINTS, CONFIG, TEACHER, read_json, write_json
 
 CHANNELS = (1, 3)  # of the images of any source
@@ -67,10 +67,12 @@ def find_teacher(config: Config, *, channels: int, known: Config | None = None) 
 
     def like_of(channels: int) -> Variables:
         side = its.data.image_size
-        return jax.eval_shape(make_init(chain), jax.random.key(0), jnp.zeros((1, 1, side, side, channels)))
+        return jax.eval_shape(
+            make_init(chain), jax.random.key(0), jnp.zeros((1, 1, side, side, channels_seen(its.data, channels)))
+        )
 
     def apply(variables: Variables, images: Any) -> dict[str, Any]:
-        pixels = _as_seen_by(its, config, images)
+        pixels = seen_by_another(images, config.data, its.data)[..., : channels_seen(its.data, channels)]
         return run(chain, variables["params"], variables["batch_stats"], pixels, train=False)[0]
 
     def load(shardings: Any) -> Variables:
@@ -81,7 +83,8 @@ def find_teacher(config: Config, *, channels: int, known: Config | None = None) 
     if known is None:
         _check_folder(folder, name, channels, like_of)
     like = like_of(channels)
-    images = jax.ShapeDtypeStruct((1, its.data.image_size, its.data.image_size, channels), jnp.float32)
+    side, seen = its.data.image_size, channels_seen(config.data, channels)
+    images = jax.ShapeDtypeStruct((1, side, side, seen), jnp.float32)
     features = jax.eval_shape(apply, like, images)["encoder"].shape[-1]
     return TeacherRun(its, Teacher(apply, features), like, load)
 
@@ -177,9 +180,3 @@ def _path(path: Any) -> str:
 def _shape(leaf: jax.ShapeDtypeStruct) -> str:
     """Type and shape of an array."""
     return f"{leaf.dtype}{list(leaf.shape)}"
-
-
-def _as_seen_by(its: Config, config: Config, images: jax.Array) -> jax.Array:
-    """Images normalised as the student's, normalised as the teacher's."""
-    here, there = ((c.data.mean, c.data.std) for c in (config, its))
-    return images if here == there else normalize(images * here[1] + here[0], *there)

@@ -17,7 +17,7 @@ from jax.tree_util import Partial
 from jaxcl.adapt import QueueLength
 from jaxcl.assess import SCORES, Assessment, Captions, assess, assess_captions, pixels, quick_score
 from jaxcl.build import Parts, build, warn_of_stale_negatives
-from jaxcl.checkpoint import Checkpoints
+from jaxcl.checkpoint import Checkpoints, newest_step
 from jaxcl.config import Config, ConfigError, batch_line, mesh_that_fits, resolve, to_dict
 from jaxcl.data import Loader, make_loader
 from jaxcl.interrupt import Interrupt, Interrupted, stopping
@@ -53,7 +53,8 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     """
     started = time.monotonic()
     _quiet_libraries()
-    parts = build(config, remembered(workdir)) if resume else build(config)
+    fresh = not resume or newest_step(workdir / CHECKPOINTS) is None
+    parts = build(config, remembered(workdir) if resume else None, fresh=fresh)
     loader = _open_loader(parts)
     claimed = claim(workdir, resume=resume, overwrite=overwrite)
     try:
@@ -245,7 +246,7 @@ def evaluate(workdir: Path) -> dict[str, Any]:
                 raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
             config = resolve(saved)
             fitting = dataclasses.replace(config, mesh=mesh_that_fits(config, jax.device_count()))
-            parts = build(fitting, remembered(workdir))
+            parts = build(fitting, remembered(workdir), fresh=False)
             checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
             try:
                 found = checkpoints.restore_newest(parts.like)

@@ -37,6 +37,12 @@ def check_together(config: Config) -> None:
         needs = "needs loss.top_k" if loss.top_k is None else "needs loss.tail = 'drop': a tail brings them back"
         raise ConfigError(f"loss.skip_hardest = {loss.skip_hardest} {needs}; otherwise the only valid value is 0")
     _check_schedules(config)
+    if model.flavour != "plain" and not model.encoder.startswith("vit"):
+        raise ConfigError(
+            f"model.flavour = {model.flavour!r} is read only with a ViT, not with model.encoder = {model.encoder!r}"
+        )
+    if model.allow_partial and model.pretrained is None and config.text.pretrained is None:
+        raise ConfigError("model.allow_partial = True is read only with model.pretrained or text.pretrained")
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
         check_divides("data.image_size", config.data.image_size, "model.patch", model.patch, vary="data.image_size")
 

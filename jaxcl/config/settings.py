@@ -57,6 +57,11 @@ class DataConfig:
     max_pixels: int = setting(50_000_000, "pixels of one image above which it is not decoded", low=64)
     mean: float = setting(0.5, "subtracted from pixels in [0, 1]", low=0.0, high=1.0)
     std: float = setting(0.25, "pixels in [0, 1] are divided by it", low=1e-3, high=1e3)
+    statistics: str = setting(
+        "given",
+        "pixels are normalised by data.mean and data.std, or channel by channel as published weights expect them",
+        choices=("given", "half", "imagenet", "clip"),
+    )
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,15 @@ class ModelConfig:
         "ViT: features are the class token, the mean of the patches, or both side by side",
         choices=("cls", "mean", "cls_mean"),
     )
+    flavour: str = setting(
+        "plain",
+        "ViT: ours and timm's, or that of published weights: hf (ViT of Hugging Face), clip, dinov2",
+        choices=("plain", "hf", "clip", "dinov2"),
+    )
+    pretrained: str | None = setting(
+        None, "weights that the encoder starts with: .safetensors, .npz, .onnx, or a folder with one of them"
+    )
+    allow_partial: bool = setting(False, "pretrained weights may fill a part of a network only; says how much")
     remat: bool = setting(False, "ViT, text tower: recompute each block in the backward pass, do not store it")
     dtype: str = setting("float32", "compute type; parameters stay float32", choices=("float32", "bfloat16", "float16"))
     head_layers: int = setting(2, "linear layers in the projection head", low=1, high=3)
@@ -119,6 +133,12 @@ class TextConfig:
     width: int = setting(128, "of a token; text.heads must divide it", low=8, high=2**14)
     depth: int = setting(2, "layers", low=1, high=128)
     heads: int = setting(4, "attention heads", low=1, high=256)
+    flavour: str = setting(
+        "plain",
+        "ours; clip_text: causal, read at the end token; bert: norms after the sums",
+        choices=("plain", "clip_text", "bert"),
+    )
+    pretrained: str | None = setting(None, "weights that the text tower starts with, as model.pretrained")
 
 
 @dataclass(frozen=True)

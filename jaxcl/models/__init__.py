@@ -49,7 +49,9 @@ def make_encoder(config: ModelConfig, *, norm_momentum: float = 0.9) -> nn.Modul
     """
     dtype = jnp.dtype(config.dtype)
     if config.encoder in VITS:
-        return VITS[config.encoder](patch=config.patch, pool=config.pool, remat=config.remat, dtype=dtype)
+        return VITS[config.encoder](
+            patch=config.patch, pool=config.pool, remat=config.remat, dtype=dtype, flavour=config.flavour
+        )
     if config.encoder in RESNETS:
         return RESNETS[config.encoder](stem=config.stem, norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)
     return ConvEncoder(norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)
@@ -95,6 +97,7 @@ def make_text_tower(config: TextConfig, model: ModelConfig, *, vocab: int) -> Te
         heads=config.heads,
         remat=model.remat,
         dtype=jnp.dtype(model.dtype),
+        flavour=config.flavour,
     )
 
 

@@ -110,6 +110,7 @@ class ResNet(nn.Module):
         norm: "batch" or "group".
         norm_momentum: share of the running batch statistics kept at each step.
         dtype: compute dtype; parameters, statistics and features are float32.
+        width: channels of the first stage; each other has twice as many as the one before.
     """
 
     block: type[BasicBlock] | type[Bottleneck]
@@ -118,6 +119,7 @@ class ResNet(nn.Module):
     norm: str = "batch"
     norm_momentum: float = 0.9
     dtype: Any = jnp.float32
+    width: int = 64
 
     @nn.compact
     def __call__(self, x: Float[Array, "n h w c"], train: bool = False) -> Float32[Array, "n f"]:
@@ -125,15 +127,15 @@ class ResNet(nn.Module):
         norm = make_norm(self.norm, momentum=self.norm_momentum, dtype=self.dtype)
         large = self.stem == "imagenet"
         size, stride = (7, 2) if large else (3, 1)
-        x = _conv(64, size, stride, self.dtype, "stem_conv")(x)
+        x = _conv(self.width, size, stride, self.dtype, "stem_conv")(x)
         x = nn.relu(norm(name="stem_norm")(x, train))
         if large:
             x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
         for stage, depth in enumerate(self.depths):
             for number in range(depth):
                 stride = 2 if stage > 0 and number == 0 else 1
-                block = self.block(64 * 2**stage, stride, norm, self.dtype, name=f"stage{stage + 1}_block{number + 1}")
-                x = block(x, train)
+                name = f"stage{stage + 1}_block{number + 1}"
+                x = self.block(self.width * 2**stage, stride, norm, self.dtype, name=name)(x, train)
         return x.astype(jnp.float32).mean(axis=(1, 2))
 
 

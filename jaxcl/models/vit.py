@@ -17,36 +17,48 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32
 
 from jaxcl.config import check_divides
+from jaxcl.models.flavours import FLAVOURS, activation_of
 
 # Standard deviation 0.02; cutting a normal at two deviations takes 12 % of its spread, given back here.
 TRUNCATED = nn.initializers.truncated_normal(0.02 / 0.87962566)
 
 
 class Block(nn.Module):
-    """One pre-norm layer: x + attention(norm(x)), then x + mlp(norm(x)).
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x)); post-norm: norm(x + attention(x)), norm(x + mlp(x)).
 
     Attributes:
         heads: attention heads; must divide the width.
         dtype: compute dtype; norms and the softmax are float32 inside.
+        flavour: one of `FLAVOURS`.
     """
 
     heads: int
     dtype: Any
+    flavour: str = "plain"
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "n t d"], mask: Bool[Array, "n 1 1 t"] | None = None
+        self, x: Float[Array, "n t d"], mask: Bool[Array, "n 1 #t t"] | None = None
     ) -> tuple[Float[Array, "n t d"], None]:
         """Return the tokens after this layer, and None for `nn.scan` to stack; False in `mask`: looked at by none."""
-        width = x.shape[-1]
+        width, flavour = x.shape[-1], FLAVOURS[self.flavour]
         dense = partial(nn.Dense, dtype=self.dtype, kernel_init=TRUNCATED)
-        norm = partial(nn.LayerNorm, epsilon=1e-6, dtype=self.dtype)
-        qkv = dense(3 * width, name="qkv")(norm(name="norm1")(x))
+        norm = partial(nn.LayerNorm, epsilon=flavour.epsilon, dtype=self.dtype)
+
+        def before(x: Array, name: str) -> Array:
+            return x if flavour.post_norm else norm(name=name)(x)
+
+        def added(x: Array, change: Array, number: int) -> Array:
+            if flavour.layer_scale:
+                change = change * self.param(f"scale{number}", nn.initializers.ones, (width,)).astype(change.dtype)
+            return norm(name=f"norm{number}")(x + change) if flavour.post_norm else x + change
+
+        qkv = dense(3 * width, name="qkv")(before(x, "norm1"))
         query, key, value = jnp.moveaxis(qkv.reshape(*x.shape[:2], 3, self.heads, width // self.heads), 2, 0)
         mixed = jax.nn.dot_product_attention(query, key, value, mask=mask).reshape(x.shape)
-        x = x + dense(width, name="project")(mixed)
-        hidden = nn.gelu(dense(4 * width, name="mlp1")(norm(name="norm2")(x)), approximate=False)
-        return x + dense(width, name="mlp2")(hidden), None
+        x = added(x, dense(width, name="project")(mixed), 1)
+        hidden = activation_of(flavour)(dense(4 * width, name="mlp1")(before(x, "norm2")))
+        return added(x, dense(width, name="mlp2")(hidden), 2), None
 
 
 class ViT(nn.Module):
@@ -60,6 +72,7 @@ class ViT(nn.Module):
         pool: "cls", "mean" or "cls_mean".
         remat: recompute each layer in the backward pass; stored activations are one token array a layer.
         dtype: compute dtype; parameters and features are float32.
+        flavour: one of `FLAVOURS`.
     """
 
     width: int
@@ -69,6 +82,7 @@ class ViT(nn.Module):
     pool: str = "cls"
     remat: bool = False
     dtype: Any = jnp.float32
+    flavour: str = "plain"
 
     @nn.compact
     def __call__(self, x: Float[Array, "n h w c"], train: bool = False) -> Float32[Array, "n f"]:
@@ -77,15 +91,20 @@ class ViT(nn.Module):
         Raises:
             ConfigError: if `patch` does not divide the image size.
         """
-        tokens = nn.Dense(self.width, dtype=self.dtype, name="patches")(split_patches(x, self.patch))
+        flavour = FLAVOURS[self.flavour]
+        project = nn.Dense(self.width, use_bias=flavour.patch_bias, dtype=self.dtype, name="patches")
+        tokens = project(split_patches(x, self.patch))
         if self.pool != "mean":
             cls = self.param("cls", nn.initializers.zeros, (1, 1, self.width))
             cls = jnp.broadcast_to(cls.astype(tokens.dtype), (x.shape[0], 1, self.width))
             tokens = jnp.concatenate([cls, tokens], axis=1)
         position = self.param("position", TRUNCATED, (1, *tokens.shape[1:]))
         tokens = tokens + position.astype(tokens.dtype)
-        tokens, _ = stack_of(self.depth, remat=self.remat)(self.heads, self.dtype, name="layers")(tokens, None)
-        norm = nn.LayerNorm(epsilon=1e-6, name="norm")
+        if flavour.norm_in:
+            tokens = nn.LayerNorm(epsilon=flavour.epsilon, dtype=self.dtype, name="norm_in")(tokens)
+        layers = stack_of(self.depth, remat=self.remat)(self.heads, self.dtype, self.flavour, name="layers")
+        tokens, _ = layers(tokens, None)
+        norm = nn.LayerNorm(epsilon=flavour.epsilon, name="norm")
         if self.pool == "cls":
             return norm(tokens[:, 0].astype(jnp.float32))
         tokens = norm(tokens.astype(jnp.float32))

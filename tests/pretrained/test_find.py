@@ -1,0 +1,170 @@
+"""What does not fit is an error before anything compiles, with the first arrays named; a part only when asked for."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from loading import a_config, features, shapes_of, shrink, two_towers
+from originals import OTHER_SIDE, SIDE, images
+from test_equal import FIXTURES
+
+from jaxcl.config import ConfigError, resolve
+from jaxcl.pretrained import find_weights, open_arrays
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    shrink(monkeypatch)
+
+
+def look(config):
+    return find_weights(config, shapes_of(config)[1])
+
+
+def changed(tmp_path, change, name="hf_vit"):
+    """A file like an original, changed."""
+    arrays = dict(open_arrays(FIXTURES / f"{name}.safetensors"))
+    change(arrays)
+    np.savez(tmp_path / "weights.npz", **arrays)
+    return tmp_path / "weights.npz"
+
+
+def drop(arrays):
+    del arrays["layernorm.bias"]
+
+
+def drop_one(arrays):
+    del arrays["encoder.layer.1.output.dense.bias"]
+
+
+def cut(arrays):
+    arrays["layernorm.weight"] = arrays["layernorm.weight"][:-1]
+
+
+def add(arrays):
+    for number in range(4):
+        arrays[f"encoder.extra.{number}"] = np.zeros(3, np.float32)
+
+
+def count(arrays):
+    arrays["layernorm.weight"] = np.arange(8)
+
+
+def deeper(arrays):
+    for name in [name for name in arrays if "layer.1." in name]:
+        arrays[name.replace("layer.1.", "layer.2.")] = arrays[name]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop, r"params/encoder/norm/bias is missing"),
+        (drop_one, r"params/encoder/layers/mlp2/bias is missing; encoder.layer.0.output.dense.bias is not expected"),
+        (cut, r"params/encoder/norm/scale is float32\[7\], not float32\[8\]"),
+        (
+            add,
+            r"encoder.extra.0 is not expected; encoder.extra.1 .*; encoder.extra.2 is not expected and 1 more",
+        ),
+        (count, r"params/encoder/norm/scale is int64\[8\], not float32\[8\]"),
+        (deeper, r"params/encoder/layers/mlp1/bias is float32\[3, 32\], not float32\[2, 32\]"),
+    ],
+)
+def test_arrays_that_are_missing_unexpected_or_misshaped_are_named(tmp_path, change, message):
+    file = changed(tmp_path, change)
+    with pytest.raises(ConfigError, match=rf"model.pretrained = '.*weights.npz', ViT of Hugging Face.*{message}"):
+        look(a_config("hf_vit", file))
+
+
+def test_a_part_is_taken_only_when_asked_for_and_the_share_is_printed(tmp_path, capsys):
+    config = a_config("hf_vit", changed(tmp_path, cut), allow_partial=True)
+    leaves = look(config)()["params"]["encoder"]
+    assert "scale" not in leaves["norm"]
+    assert "bias" in leaves["norm"]
+    total = sum(leaf.size for leaf in jax.tree.leaves(shapes_of(config)[1]))
+    said = capsys.readouterr().out
+    assert f"{100 * (total - 8) / total:.4g} % of the numbers wanted; params/encoder/norm/scale is float32[7]" in said
+
+
+def test_a_name_before_all_arrays_is_found_and_what_stands_outside_is_another_network(tmp_path, capsys):
+    def nest(arrays):
+        for name in list(arrays):
+            arrays[f"model.vit.{name}"] = arrays.pop(name)
+        arrays["decoder.weight"] = np.zeros((2, 2), np.float32)
+
+    found = features(a_config("hf_vit", changed(tmp_path, nest)), images(SIDE))
+    with np.load(FIXTURES / "hf_vit_outputs.npz") as outputs:
+        np.testing.assert_allclose(found, outputs[str(SIDE)], atol=1e-4)
+    assert "left out: model.vit.pooler" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("hf_vit", dict(flavour="plain"), r"ViT of Hugging Face, which needs model.flavour = 'hf', not 'plain'"),
+        ("hf_clip", dict(flavour="dinov2"), r"image tower of CLIP.*, which needs model.flavour = 'clip'"),
+        ("hf_resnet_basic", dict(encoder="vit_ti"), r"its arrays \(embedder.*and .* more\) have the names of none of"),
+        ("hf_vit", dict(encoder="conv", flavour="plain"), r"no published weights of model.encoder = 'conv'"),
+        (
+            "hf_resnet_basic",
+            dict(stem="small"),
+            r"stem_conv/kernel is float32\[7, 7, 3, 2\], not float32\[3, 3",
+        ),
+        ("hf_resnet_basic", dict(norm="group"), r"missing"),
+        ("hf_vit", dict(pool="mean"), r"params/encoder/position is float32\[1, 17, 8\].*cls_token is not expected"),
+        ("hf_vit", dict(patch=8), r"patches/kernel is float32\[48, 8\], not float32\[192, 8\]"),
+    ],
+)
+def test_settings_that_the_weights_were_not_made_for_are_named(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        look(a_config(name, FIXTURES / f"{name}.safetensors", **changes))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_attention_heads", 4), ("hidden_act", "gelu_new"), ("layer_norm_eps", 1e-5)]
+)
+def test_a_setting_that_no_shape_shows_is_read_from_the_file_beside(tmp_path, key, value):
+    shutil.copy(FIXTURES / "hf_vit.safetensors", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2, "hidden_act": "gelu"}))
+    config = a_config("hf_vit", tmp_path)
+    assert look(config) is not None
+    (tmp_path / "config.json").write_text(json.dumps({key: value}))
+    with pytest.raises(ConfigError, match=rf"config.json beside it says {key} = "):
+        look(config)
+
+
+def test_a_text_has_fewer_positions_than_the_original_but_not_more():
+    text = {"flavour": "bert", "pretrained": str(FIXTURES / "hf_bert.safetensors")}
+    _, variables = two_towers({}, {**text, "length": 9})
+    full = two_towers({}, text)[1]["params"]["text"]["position"]
+    np.testing.assert_array_equal(variables["params"]["text"]["position"], full[:, :9])
+    with pytest.raises(ConfigError, match=r"text.pretrained = .*params/text/position is float32\[1, 12, 8\], not"):
+        two_towers({}, {**text, "length": 13})
+
+
+def test_a_head_of_several_layers_leaves_the_projection_of_clip_out(capsys):
+    file = str(FIXTURES / "hf_clip.safetensors")
+    _, variables = two_towers({"flavour": "clip", "pretrained": file, "head_layers": 2}, {})
+    assert {type(leaf) for leaf in jax.tree.leaves(variables["params"]["head"])} == {jax.ShapeDtypeStruct}
+    assert "visual_projection.weight" not in capsys.readouterr().out.partition("left out")[0]
+
+
+def test_without_a_checkpoint_the_file_must_be_there_and_with_one_it_may_be_gone():
+    config = a_config("hf_vit", "nowhere.safetensors", OTHER_SIDE)
+    like = shapes_of(config)[1]
+    with pytest.raises(ConfigError, match=r"nowhere.safetensors is neither a file nor a folder"):
+        find_weights(config, like)
+    assert find_weights(config, like, check=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"encoder": "resnet18", "flavour": "clip"}, "model.flavour = 'clip' is read only with a ViT"),
+        ({"allow_partial": True}, "model.allow_partial = True is read only with model.pretrained or text.pretrained"),
+    ],
+)
+def test_settings_that_nobody_would_read_are_refused(model, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve({"model": model})
