@@ -31,5 +31,12 @@ def get_config(variant=""):
     c.queue.size = 4096
     c.optim.base_lr = 4e-3
     c.optim.warmup_steps = 15
-    conv = {"model.encoder": "conv", "steps": 120, "batch.size": 512, "optim.base_lr": 2e-2, "optim.warmup_steps": 20}
+    conv = {
+        "model.encoder": "conv",
+        "model.stem": "small",
+        "steps": 120,
+        "batch.size": 512,
+        "optim.base_lr": 2e-2,
+        "optim.warmup_steps": 20,
+    }
     return with_variant(c, variant, conv=conv, smoke={"steps": 8, "optim.warmup_steps": 2})

@@ -20,7 +20,7 @@ from jaxcl import methods
 from jaxcl.assess import Readers, as_unit
 from jaxcl.augment import augment
 from jaxcl.cached import make_cached_step, make_programs
-from jaxcl.config import Config, check_devices, mesh_sizes, micro_size, num_micro
+from jaxcl.config import Config, check_colour, check_devices, mesh_sizes, micro_size, num_micro
 from jaxcl.data import (
     EVAL_EPOCH,
     BadImages,
@@ -114,6 +114,7 @@ def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = 
     check_readable(splits.test)
     images = max(map(len, splits))  # a larger batch would be padded to its size
     config = replace(config, eval=replace(config.eval, batch=min(config.eval.batch, images)))
+    check_colour(config, splits.train.channels)
     methods.check(config, has_labels=bool(splits.train.classes), has_captions=splits.train.has_captions)
     tokenizer = make_tokenizer(config.text) if traits.captions else None
     bad = Bad(*(BadImages(split, config.data.max_bad_fraction) for split in splits))

@@ -7,7 +7,8 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
@@ -28,6 +29,44 @@ class Parser(argparse.ArgumentParser):
             ConfigError: always.
         """
         raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def folder(text: str) -> Path:
+    """The folder that a flag names, with `~` for the home of whoever asks.
+
+    Args:
+        text: of the flag.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: nothing is named.
+
+    >>> folder("runs/a").name
+    'a'
+    """
+    if not text:
+        raise ConfigError("a flag that names a folder is empty; . is the folder that you are in")
+    return Path(text).expanduser()
+
+
+def refuse_repeated(arguments: Sequence[str], flags: Sequence[str]) -> None:
+    """Raises where a flag is given twice, of which the last alone would count.
+
+    Args:
+        arguments: of the command line.
+        flags: that mean one thing.
+
+    Raises:
+        ConfigError: names the flag.
+
+    >>> refuse_repeated(["--config=a.py", "--resume"], ("--config",))
+    """
+    for flag in flags:
+        given = [item for item in arguments if item == flag or item.startswith(f"{flag}=")]
+        if len(given) > 1:
+            raise ConfigError(f"{flag} is given {len(given)} times: {', '.join(given)}; one is meant")
 
 
 def guarded(command: Callable[[], None]) -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from jaxcl.command import Parser, guarded, leave
+from jaxcl.command import Parser, folder, guarded, leave
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +32,7 @@ def _run(arguments: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of a run")
+    parser.add_argument("--workdir", type=folder, required=True, metavar="DIR", help="the folder of a run")
     flags = parser.parse_args(arguments)
     from jaxcl.train import evaluate  # here, so that --help answers before jax is loaded
 

@@ -9,9 +9,8 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from jaxcl.command import Parser, guarded, leave
+from jaxcl.command import Parser, folder, guarded, leave, refuse_repeated
 from jaxcl.config import ConfigError, describe, load_config, resolve
 from jaxcl.interrupt import Interrupted
 
@@ -36,6 +35,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     for item in overrides:
         if "=" not in item:
             raise ConfigError(f"--config.{item} needs a value: --config.{item}=VALUE")
+    refuse_repeated(arguments, ("--config", "--workdir"))
     parser = Parser(
         prog="python -m jaxcl.main",
         description=(__doc__ or "").strip(),
@@ -45,7 +45,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--config", required=True, metavar="FILE[:VARIANT]", help="a file in configs/; every one has :smoke")
-    add("--workdir", type=Path, metavar="DIR", help="output folder; left out: a new one under runs/")
+    add("--workdir", type=folder, metavar="DIR", help="output folder; left out: a new one under runs/")
     add("--resume", action="store_true", help="continue the run in --workdir")
     add("--overwrite", action="store_true", help="replace the run in --workdir")
     add(f"{_OVERRIDE}SETTING=VALUE", action="store_true", dest="_", help="change one setting, listed below")

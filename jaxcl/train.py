@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import shlex
 import time
 import warnings
 from pathlib import Path
@@ -77,7 +78,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
             finally:
                 checkpoints.close()
                 loader.close()
-        command = f"python -m jaxcl.evaluate --workdir={workdir}"
+        command = shlex.join(["python", "-m", "jaxcl.evaluate", f"--workdir={workdir}"])
         if interrupt.requested:
             raise Interrupted(f"trained to the end and saved; {command} scores it", interrupt.requested)
         with stopping(f"trained to the end and saved, but not scored; {command} scores it"):

@@ -93,7 +93,16 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ({"queue": {"size": 8, "sample": 9}}, r"queue.sample = 9 is above queue.size; the largest valid value is 8"),
         ({"queue": {"size": 8, "adapt": True, "start": 2}}, r"queue.adapt = True does not work with eval.every = 0"),
         (
-            {"queue": {"size": 8, "adapt": True}, "eval": {"every": 5}},
+            {"queue": {"size": 8, "adapt": True, "start": 2}, "eval": {"every": 900}},
+            r"queue.adapt = True does not work with eval.every = 900; 90 is a first value",
+        ),
+        (
+            {"queue": {"size": 8, "adapt": True, "start": 2}, "eval": {"every": 5}},
+            r"queue.adapt = True does not work with data.validation = 0.0; 0.1 is a first value",
+        ),
+        ({"target": {"decay": 1.0}}, r"target.decay = 1.0 leaves the momentum encoder as it was; 0.999 is a valid"),
+        (
+            {"queue": {"size": 8, "adapt": True}, "eval": {"every": 5}, "data": {"validation": 0.1}},
             r"queue.adapt = True does not work with queue.start = None; 2 is a first value",
         ),
         ({"queue": {"size": 8, "start": 2}}, r"queue.start = 2 is read only with queue.schedule = 'linear'"),

@@ -98,12 +98,12 @@ def test_overrides_change_one_setting_each(tmp_path):
     overrides = [
         "loss.top_k=7",
         "loss.temperature=1",
-        "data.skin_tones=true",
+        "data.max_bad_fraction=0.5",
         "mesh.shape.data=2",
         "data.name=folder:/a=b",
     ]
     config = resolve(load_config(path, overrides))
-    assert (config.loss.top_k, config.loss.temperature, config.data.skin_tones) == (7, 1.0, True)
+    assert (config.loss.top_k, config.loss.temperature, config.data.max_bad_fraction) == (7, 1.0, 0.5)
     assert (config.mesh.shape.data, config.data.name) == (2, "folder:/a=b")
 
 

@@ -116,7 +116,8 @@ def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkey
 @LONG
 def test_a_queue_whose_length_follows_the_score_goes_on_where_it_was(tmp_path, monkeypatch, no_probes, capsys):
     monkeypatch.setattr(training, "quick_score", lambda *_, **__: {"knn_top1": 0.5})
-    config = settings(steps=14, queue={"size": 64, "start": 16, "adapt": True}, eval={"every": 2})
+    queue = {"size": 64, "start": 16, "adapt": True}
+    config = settings(steps=14, queue=queue, eval={"every": 2}, data={"validation": 0.1})
     training.train(config, tmp_path / "whole")
     said = capsys.readouterr().out
     assert "step 6: the score stalls at 0.5000: trying queue length 32 instead of 16" in said
@@ -309,8 +310,8 @@ def test_what_cannot_work_is_said_before_anything_is_written(tmp_path, changes, 
 def test_too_many_bad_steps_end_the_run_with_a_hint_and_an_intact_checkpoint(tmp_path, monkeypatch, no_probes):
     place = training.build
 
-    def poisoned(config):
-        parts = place(config)
+    def poisoned(config, **given):
+        parts = place(config, **given)
         healthy = parts.train_step
 
         def step(state, batch):

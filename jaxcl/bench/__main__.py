@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcl.command import Parser, guarded, leave
+from jaxcl.command import Parser, folder, guarded, leave
 from jaxcl.config import ConfigError
 
 
@@ -39,7 +39,7 @@ def _run(arguments: Sequence[str]) -> None:
         _compare(flags)
     elif flags.command == "step":
         _measure_steps(flags)
-    elif flags.target:
+    elif flags.target is not None:
         _compile_for(flags)
     else:
         _measure(flags)
@@ -59,7 +59,7 @@ def _parser() -> Parser:
     step.add_argument("--quick", action="store_true", help="small sizes, a few seconds; bars are not judged")
     methods = commands.add_parser("methods", help="linear probe and kNN of every method at one budget", **shape)
     add = methods.add_argument
-    add("--runs", type=Path, default=Path("runs/methods"), metavar="DIR", help="folder of the runs [runs/methods]")
+    add("--runs", type=folder, default=Path("runs/methods"), metavar="DIR", help="folder of the runs [runs/methods]")
     add("--seeds", default="0,1,2", metavar="N,…", help="seeds of every row [0,1,2]")
     add("--rows", metavar="NAME;…", help="some rows only, by the names of the table")
     add("--show", action="store_true", help="print the table of the runs that there are, train nothing")
@@ -75,6 +75,8 @@ def _compare(flags: argparse.Namespace) -> None:
     from jaxcl.bench.trials import results, run_all
 
     rows, seeds = pick(flags.rows), _seeds(flags.seeds)
+    if flags.runs.exists() and not flags.runs.is_dir():
+        raise ConfigError(f"--runs={flags.runs} is not a folder")
     if not flags.show:
         run_all(rows, flags.runs, seeds, lambda text: print(text, file=sys.stderr, flush=True))
     found = {row.name: results(row, flags.runs, seeds) for row in rows}

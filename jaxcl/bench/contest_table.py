@@ -152,7 +152,10 @@ def _above_floors(found: Found) -> list[str]:
             summaries = [summary for _, summary in runs]
             if summaries and any(_mean(summaries, figure) <= _mean(summaries, floor) for floor in floors):
                 below.append(f"{name} ({what})")
-    return [f"every method above both floors: {'NOT MET by ' + ', '.join(below) if below else 'met'}"]
+    said = "every method above both floors"
+    if not any(found.values()):
+        return [f"{said}: not judged, there is no run"]
+    return [f"{said}: {'NOT MET by ' + ', '.join(below) if below else 'met'}"]
 
 
 def _mean(summaries: Sequence[Mapping[str, Any]], key: str) -> float:

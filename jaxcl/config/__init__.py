@@ -32,6 +32,7 @@ from jaxcl.config.settings import (
     TargetConfig,
     TextConfig,
 )
+from jaxcl.config.unread import check_colour
 
 __all__ = [
     "MAX_LOGIT_SCALE",
@@ -54,6 +55,7 @@ __all__ = [
     "TextConfig",
     "base_config",
     "batch_line",
+    "check_colour",
     "check_devices",
     "check_divides",
     "describe",

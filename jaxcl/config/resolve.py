@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcl.config.errors import ConfigError, suggestion
 from jaxcl.config.rules import check_together
 from jaxcl.config.settings import Config
+from jaxcl.config.unread import check_read
 
 if TYPE_CHECKING:
     import ml_collections
@@ -74,6 +75,7 @@ def resolve(values: Any) -> Config:
     to_dict = getattr(values, "to_dict", None)
     config = _build(Config, to_dict() if to_dict else values, "")
     check_together(config)
+    check_read(config)
     return config
 
 

@@ -26,11 +26,6 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
         )
-    data = config.data
-    if data.caption is not None and not data.name.startswith("tfds:"):
-        raise ConfigError(
-            f"data.caption = {data.caption!r} is read only with data.name = 'tfds:NAME', not with {data.name!r}"
-        )
     check_divides("text.width", config.text.width, "text.heads", config.text.heads, vary="text.heads")
     _check_tail(loss)
     if loss.skip_hardest and (loss.top_k is None or loss.tail != "drop"):
@@ -84,6 +79,8 @@ def _check_schedules(config: Config) -> None:
     """Each schedule has an end to go to, and no end is set that no schedule reads."""
     loss, queue, target = config.loss, config.queue, config.target
     _check_adapt(config)
+    if target.decay == 1 and target.schedule != "from_zero":
+        raise ConfigError("target.decay = 1.0 leaves the momentum encoder as it was; 0.999 is a valid value")
     if queue.sample is not None and queue.sample > queue.size:
         raise ConfigError(
             f"queue.sample = {queue.sample} is above queue.size; the largest valid value is {queue.size or 'empty'}"
@@ -108,8 +105,15 @@ def _check_adapt(config: Config) -> None:
     queue = config.queue
     if not queue.adapt:
         return
+    every, steps = config.eval.every, config.steps
     for name, value, fits, valid in (
-        ("eval.every", config.eval.every, config.eval.every > 0, "100 is a first value"),
+        ("eval.every", every, 0 < every < steps, f"{max(min(100, steps // 10), 1)} is a first value"),
+        (
+            "data.validation",
+            config.data.validation,
+            config.data.validation > 0,
+            "0.1 is a first value: without it the images that score the run would choose the length",
+        ),
         ("queue.start", queue.start, queue.start is not None, f"{max(queue.size // 4, 1)} is a first value"),
         ("queue.schedule", queue.schedule, queue.schedule == "constant", "'constant' is the only valid value"),
     ):
@@ -234,7 +238,7 @@ def mesh_that_fits(config: Config, devices: int) -> MeshConfig:
     try:
         check_devices(config, devices)
     except ConfigError:
-        sizes = (config.batch.size, micro_size(config), config.queue.size)
+        sizes = (config.batch.size, micro_size(config), config.queue.size, config.queue.sample or 0)
         most = max(count for count in range(1, devices + 1) if not any(size % count for size in sizes))
         return MeshConfig(MeshShape(data=most))
     return config.mesh

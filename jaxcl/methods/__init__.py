@@ -14,6 +14,7 @@ from jaxcl.config import (
     Config,
     ConfigError,
     DistillConfig,
+    ModelConfig,
     TargetConfig,
     check_divides,
     loss_size,
@@ -89,7 +90,8 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
     compares = own.negatives is not None or (own.teacher and config.distill.similarity_weight > 0)
     if own.negatives is None:
         read = READ_BY_SIMILARITY if compares else ()
-        _check_unread(method, "has no negatives", "loss", loss, read=read)
+        why = "has distill.similarity_weight = 0" if own.teacher else "has no negatives"
+        _check_unread(method, why, "loss", loss, read=read)
     if not own.target:
         _check_unread(method, "has no momentum encoder", "target", config.target)
     if config.queue.size and not own.queue:
@@ -117,6 +119,14 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
                 f"loss.tail_samples = {loss.tail_samples} is more than the {left} negatives that loss.top_k = "
                 f"{loss.top_k} leaves of {most}; {hint}"
             )
+    for item in ("predictor_layers", "predictor_hidden"):
+        value = getattr(config.model, item)
+        if value != getattr(ModelConfig(), item) and not own.predictor:
+            raise ConfigError(f"model.{item} = {value!r}, but {method} has no predictor; leave it out")
+    if config.model.remat and not (own.captions or config.model.encoder.startswith("vit")):
+        raise ConfigError(
+            f"model.remat = True is read only with a ViT, not with {config.model.encoder!r}; leave it out"
+        )
     for item in ("key_norm", "key_splits"):
         value = getattr(config.target, item)
         if value != getattr(TargetConfig(), item) and not own.key_norm:
@@ -168,6 +178,10 @@ def _check_captions(config: Config, own: Traits, has_captions: bool) -> None:
         raise ConfigError(
             f"method = {config.method!r} needs captions, and data.name = {config.data.name!r} has none; emoji has, a "
             "folder with a captions.tsv, and a TFDS set with data.caption"
+        )
+    if not own.captions and config.data.caption is not None:
+        raise ConfigError(
+            f"data.caption = {config.data.caption!r}, but method = {config.method!r} reads no captions; leave it out"
         )
     if not own.captions:
         _check_unread(f"method = {config.method!r}", "reads no captions", "text", config.text)

@@ -47,6 +47,7 @@ class Traits(NamedTuple):
         captions: the images' captions.
         learns_temperature: `loss.temperature` is where a learned one begins.
         views: crops of each image, 1 or 2.
+        predictor: a network behind the head of one side, `model.predictor_*`.
         key_norm: batch statistics of keys that are not those of the queries, `target.key_norm`.
         negatives: `(images of one loss, queue size)` to the most negatives an anchor can have; None: it has none, and
             reads nothing of `loss`, or with a teacher its temperature and strips.
@@ -59,6 +60,7 @@ class Traits(NamedTuple):
     captions: bool = False
     learns_temperature: bool = False
     views: int = 2
+    predictor: bool = False
     key_norm: bool = False
     negatives: Callable[[int, int], int] | None = None
 

@@ -21,7 +21,7 @@ from jaxcl.methods.base import Method, Traits
 from jaxcl.methods.parts.agreement import make_agreement
 from jaxcl.methods.parts.networks import teacher_of
 
-TRAITS = Traits(target=True)
+TRAITS = Traits(target=True, predictor=True)
 
 
 def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:

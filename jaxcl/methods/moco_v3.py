@@ -23,7 +23,7 @@ from jaxcl.methods.base import Method, Objective, Traits
 from jaxcl.methods.parts.contrast import contrast_metrics, loss_options
 from jaxcl.methods.parts.networks import Pair, make_embed, make_features, make_init, teacher_of
 
-TRAITS = Traits(target=True, negatives=lambda images, _: images - 1)
+TRAITS = Traits(target=True, predictor=True, negatives=lambda images, _: images - 1)
 
 
 def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:

@@ -19,7 +19,7 @@ from jaxcl.config import Config
 from jaxcl.methods.base import Method, Traits
 from jaxcl.methods.parts.agreement import make_agreement
 
-TRAITS = Traits()
+TRAITS = Traits(predictor=True)
 
 
 def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh | None = None) -> Method:

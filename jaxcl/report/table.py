@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +45,7 @@ def summary_table(summary: Mapping[str, Any], workdir: Path | None = None) -> st
         lines += textwrap.wrap(f"{'protocol':<22}{text}", WIDTH, subsequent_indent=" " * 22)
     if workdir is not None:
         lines.append(f"{'report':<22}{Path(workdir) / 'report.html'}")
-        lines.append(f"{'curves':<22}tensorboard --logdir {workdir}")
+        lines.append(f"{'curves':<22}tensorboard --logdir {shlex.quote(str(workdir))}")
     return "\n".join(lines)
 
 
