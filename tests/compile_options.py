@@ -9,6 +9,8 @@ import importlib.metadata
 HAS_EMITTERS = importlib.metadata.version("jaxlib").startswith("0.10.")
 # for the whole process, before jax starts
 WITHOUT_EMITTERS = ["--xla_cpu_use_fusion_emitters=false"] if HAS_EMITTERS else []
+# LLVM's part, on which most tests spend more time than on running what it made
+UNOPTIMISED = ["--xla_backend_optimization_level=0"]
 # for what does not depend on the code of a CPU at all
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 # for what may: what an optimiser drops, how much memory a program takes

@@ -5,10 +5,10 @@ import os
 import shutil
 import tempfile
 
-from compile_options import WITHOUT_EMITTERS
+from compile_options import UNOPTIMISED, WITHOUT_EMITTERS
 
 os.environ["XLA_FLAGS"] = " ".join(
-    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *WITHOUT_EMITTERS]
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *WITHOUT_EMITTERS, *UNOPTIMISED]
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "PYTEST_XDIST_WORKER" not in os.environ:

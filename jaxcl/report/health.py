@@ -118,8 +118,9 @@ ALARMS = (
     Alarm(
         "no negatives",
         3,
-        lambda row, _: row.get("negatives_per_anchor", 1.0) == 0 and row["loss"] == 0,
-        "no anchor has a negative, and the loss is 0 whatever the embeddings are. Images with one id, label or caption "
+        # a method without negatives has no hardest one
+        lambda row, _: row.get("negatives_per_anchor", 1.0) == 0 and "hardest_cosine" in row,
+        "no anchor has a negative, and nothing keeps embeddings apart. Images with one id, label or caption "
         "are no negatives of each other: look at the data, at text.length, which may cut captions to one, at "
         "loss.skip_hardest, and at queue.size",
         early=True,

@@ -10,6 +10,7 @@ HEALTHY = {
     "loss": 3.4,
     "negatives_per_anchor": 256.0,
     "positive_cosine": 0.8,
+    "hardest_cosine": 0.6,
     "alignment": 0.4,
     "feature_spread": 0.8,
     "effective_rank": 30.0,
@@ -28,7 +29,7 @@ CAUSES = {
     "queue norms": dict(queue_norm_min=0.0),
     "queue fill": dict(queue_fill=0.1),
     "clipping": dict(grad_norm=500.0),
-    "no negatives": dict(negatives_per_anchor=0.0, loss=0.0),
+    "no negatives": dict(negatives_per_anchor=0.0),
     "no gradient": dict(grad_norm=0.0),
 }
 
