@@ -310,8 +310,8 @@ def test_what_cannot_work_is_said_before_anything_is_written(tmp_path, changes, 
 def test_too_many_bad_steps_end_the_run_with_a_hint_and_an_intact_checkpoint(tmp_path, monkeypatch, no_probes):
     place = training.build
 
-    def poisoned(config, **given):
-        parts = place(config, **given)
+    def poisoned(*given, **more):
+        parts = place(*given, **more)
         healthy = parts.train_step
 
         def step(state, batch):
