@@ -57,8 +57,7 @@ def find_teacher(config: Config, *, channels: int, known: Config | None = None) 
         ConfigError: no folder, no checkpoint, settings that do not resolve, a tree that they do not explain, or images
             or embeddings that the student does not share.
     """
-    folder = Path(config.distill.teacher or "")
-    name = f"distill.teacher = '{folder}'"
+    folder, name = _folder(config)
     its = known or _config_of(folder, name)
     _check_alike(config, its, name)
     chain = {"encoder": make_encoder(its.model)}
@@ -89,6 +88,24 @@ def find_teacher(config: Config, *, channels: int, known: Config | None = None) 
     return TeacherRun(its, Teacher(apply, features), like, load)
 
 
+def check_apart(config: Config, workdir: Path) -> None:
+    """Raises where a student would be trained in the folder of its own teacher.
+
+    Args:
+        config: of the student.
+        workdir: its output folder.
+
+    Raises:
+        ConfigError: the two folders, or their checkpoints, are one, whatever links lead there.
+    """
+    if config.distill.teacher is None:
+        return
+    folder, name = _folder(config)
+    its, own = (path.resolve() / CHECKPOINTS for path in (folder, workdir))
+    if its == own or its.resolve().is_relative_to(own.resolve()):
+        raise ConfigError(f"{name} is what --workdir={workdir} would write to; give the student a folder of its own")
+
+
 def remember(workdir: Path, config: Config) -> None:
     """Writes the teacher's settings into the folder of the student's run.
 
@@ -111,6 +128,16 @@ def remembered(workdir: Path) -> Config | None:
     if newest_step(workdir / CHECKPOINTS) is None or not (workdir / TEACHER).is_file():
         return None
     return resolve(read_json(workdir / TEACHER))
+
+
+def _folder(config: Config) -> tuple[Path, str]:
+    """Where the teacher is, and what a message calls it."""
+    given = config.distill.teacher or ""
+    try:
+        folder = Path(given).expanduser()
+    except RuntimeError as error:  # ~ of nobody
+        raise ConfigError(f"distill.teacher = {given!r} is not a folder: {error}") from error
+    return folder, f"distill.teacher = '{folder}'"
 
 
 def _config_of(folder: Path, name: str) -> Config:

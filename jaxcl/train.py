@@ -27,7 +27,7 @@ from jaxcl.optim import group_table
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
 from jaxcl.resume import begin, check_resumable, saved_config
 from jaxcl.state import TrainState, parameter_count
-from jaxcl.teacher import remember, remembered
+from jaxcl.teacher import check_apart, remember, remembered
 from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, claim, read_json, write_json
 
 CAPTIONS = (
@@ -54,6 +54,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     """
     started = time.monotonic()
     _quiet_libraries()
+    check_apart(config, workdir)
     fresh = not resume or newest_step(workdir / CHECKPOINTS) is None
     parts = build(config, remembered(workdir) if resume else None, fresh=fresh)
     loader = _open_loader(parts)

@@ -20,7 +20,8 @@ from jaxcl.main import main
 from jaxcl.mesh import make_mesh, replicated
 from jaxcl.methods.parts.networks import make_init
 from jaxcl.models import make_encoder, make_head
-from jaxcl.teacher import find_teacher
+from jaxcl.teacher import check_apart, find_teacher
+from jaxcl.train import train
 from jaxcl.workdir import write_json
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +114,37 @@ def test_a_teacher_sees_pixels_as_its_own_run_normalised_them_and_uses_running_s
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=rf"distill.teacher = '{tmp_path}/none' is not a folder; train a teacher"):
         find_teacher(a_student(tmp_path / "none"), channels=CHANNELS)
+
+
+def test_a_home_folder_is_expanded_and_that_of_nobody_is_named(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "x").symlink_to(run[0])
+    assert find_teacher(a_student("~/x"), channels=CHANNELS).teacher.feature_dim == 512
+    with pytest.raises(ConfigError, match=r"distill.teacher = '~nobody-here/x' is not a folder: .*determine home"):
+        find_teacher(a_student("~nobody-here/x"), channels=CHANNELS)
+
+
+@pytest.mark.parametrize("flags", [{}, {"overwrite": True}, {"resume": True}])
+@pytest.mark.parametrize("link", ["folder", "checkpoints", None])
+def test_a_student_in_the_folder_of_its_teacher_is_refused_before_anything_is_deleted(tmp_path, flags, link):
+    folder, workdir = tmp_path / "teacher", tmp_path / "run"
+    (folder / "checkpoints" / "3").mkdir(parents=True)
+    write_json(folder / "config.json", to_dict(settings()))
+    if link == "folder":
+        workdir.symlink_to(folder)
+    elif link:
+        workdir.mkdir()
+        (workdir / "checkpoints").symlink_to(folder / "checkpoints")
+    workdir = workdir if link else folder / ".." / "teacher"
+    before = listing(tmp_path)
+    with pytest.raises(ConfigError, match=rf"distill.teacher = '{folder}' is what --workdir={workdir} would write to"):
+        train(a_student(folder), workdir, **flags)
+    assert listing(tmp_path) == before
+
+
+def test_a_student_beside_its_teacher_is_not_in_its_folder(tmp_path):
+    check_apart(a_student(tmp_path / "run" / "teacher"), tmp_path / "run")
+    check_apart(settings(), tmp_path)
 
 
 def test_a_folder_without_settings_or_without_a_checkpoint_is_named(tmp_path):
