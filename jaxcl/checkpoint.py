@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,14 @@ class Restored(NamedTuple):
     step: int
     state: Any
     position: dict[str, Any]
+    damaged: dict[int, str]
+
+
+class Found(NamedTuple):
+    """What was read of a checkpoint, and which newer ones were passed over, each with what is wrong with it."""
+
+    step: int
+    read: Any
     damaged: dict[int, str]
 
 
@@ -128,13 +136,8 @@ class Checkpoints:
             ConfigError: the saved tree does not fit; the first arrays that do not are named.
         """
         where = self._folder.absolute() / str(step)
-        with _reading(where):
-            tree = ocp.PyTreeCheckpointHandler().metadata(where / "state").tree
-            saved = array_types(tree)
-            sums = self._sums(step)
-        if sums and sums["arrays"].keys() != saved.keys():
-            raise DamagedError(f"{_brief(where)} is damaged (the list of its arrays)")
-        reason = misfit(saved, array_types(like))
+        tree, sums = _listed(where)
+        reason = misfit(array_types(tree), array_types(like))
         if reason:
             raise ConfigError(f"checkpoint {self._folder / str(step)} does not fit this configuration: {reason}")
         with _reading(where):
@@ -162,15 +165,11 @@ class Checkpoints:
         Raises:
             ConfigError: none is whole, or one does not fit.
         """
-        damaged: dict[int, str] = {}
-        for step in sorted(self._manager.all_steps(), reverse=True):
-            try:
-                return Restored(step, *self.restore(step, like), damaged)
-            except DamagedError as error:
-                damaged[step] = str(error)
-        if damaged:
-            raise ConfigError(f"{'; '.join(damaged.values())}: there is no whole one in {self._folder}")
-        return None
+        found = newest_whole(self._folder, lambda step: self.restore(step, like))
+        if found is None:
+            return None
+        state, position = found.read
+        return Restored(found.step, state, position, found.damaged)
 
     def set_aside(self, restored: Restored) -> None:
         """Says which checkpoints are damaged, and renames them so that none is taken for the newest again.
@@ -200,14 +199,6 @@ class Checkpoints:
             self._manager.wait_until_finished()
         with contextlib.suppress(Exception):
             self._manager.close()
-
-    def _sums(self, step: int) -> dict[str, Any] | None:
-        """The checksums of a step; None where an earlier version saved it, without."""
-        if not (self._folder / str(step) / _CHECKSUMS).exists():
-            return None
-        items = ocp.args.Composite(**{_CHECKSUMS: ocp.args.JsonRestore()})
-        sums = self._manager.restore(step, args=items)[_CHECKSUMS]
-        return {"arrays": dict(sums["arrays"]), "data": sums["data"]}
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -303,7 +294,31 @@ def newest_step(folder: Path) -> int | None:
     return next(iter(_steps(folder)), None)
 
 
-def saved_arrays(folder: Path, step: int) -> dict[str, jax.ShapeDtypeStruct]:
+def newest_whole(folder: Path, read: Callable[[int], Any]) -> Found | None:
+    """What a function reads of the newest checkpoint that is whole; the folder stays as it is.
+
+    Args:
+        folder: `checkpoints/` of a run; it may be missing.
+        read: from a step; `DamagedError` sends it to the one before.
+
+    Returns:
+        What it read and where; None where nothing was saved.
+
+    Raises:
+        ConfigError: none is whole.
+    """
+    damaged: dict[int, str] = {}
+    for step in _steps(folder):
+        try:
+            return Found(step, read(step), damaged)
+        except DamagedError as error:
+            damaged[step] = str(error)
+    if damaged:
+        raise ConfigError(f"{'; '.join(damaged.values())}: there is no whole one in {folder}")
+    return None
+
+
+def saved_types(folder: Path, step: int) -> dict[str, str]:
     """What the state of a step holds; nothing is written and no array is read.
 
     Args:
@@ -311,18 +326,12 @@ def saved_arrays(folder: Path, step: int) -> dict[str, jax.ShapeDtypeStruct]:
         step: one that was saved.
 
     Returns:
-        Shape and type of each array by its path, as in "params.encoder.conv1.kernel".
+        As `jaxcl.integrity.array_types`.
 
     Raises:
-        ConfigError: it cannot be read.
+        DamagedError: what lies there is not what was saved.
     """
-    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler, _readable(folder, step):
-        tree = handler.metadata(_state_of(folder, step))
-        leaves = jax.tree_util.tree_leaves_with_path(tree.tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        for path, leaf in leaves
-    }
+    return array_types(_listed(folder.absolute() / str(step))[0])
 
 
 def restore_part(folder: Path, step: int, like: Any) -> Any:
@@ -331,35 +340,41 @@ def restore_part(folder: Path, step: int, like: Any) -> Any:
     Args:
         folder: `checkpoints/` of a run.
         step: one that was saved.
-        like: nested dictionaries of `jax.ShapeDtypeStruct` with shardings, all of them in `saved_arrays`.
+        like: nested dictionaries of `jax.ShapeDtypeStruct` with shardings, all of them in `saved_types`.
 
     Returns:
-        The same tree of arrays.
+        The same tree of arrays, as they were saved to the last bit.
 
     Raises:
-        ConfigError: they cannot be read.
+        DamagedError: what lies there is not what was saved.
     """
+    where = folder.absolute() / str(step)
+    sums = _listed(where)[1]
     arguments = ocp.args.PyTreeRestore(
         item=like, restore_args=ocp.checkpoint_utils.construct_restore_args(like), partial_restore=True
     )
-    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler, _readable(folder, step):
-        restored = handler.restore(_state_of(folder, step), args=arguments)
-    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(restored))  # empty dictionaries are left out
+    with _reading(where), contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+        restored = handler.restore(where / "state", args=arguments)
+        # empty dictionaries are left out
+        part = jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(restored))
+    bad = differing(checksums(part), sums["arrays"]) if sums else None
+    if bad:
+        raise DamagedError(f"{_brief(where)} is damaged ({bad})")
+    return part
 
 
-def _state_of(folder: Path, step: int) -> Path:
-    """Where the arrays of a step lie."""
-    return folder.absolute() / str(step) / "state"
-
-
-@contextlib.contextmanager
-def _readable(folder: Path, step: int) -> Iterator[None]:
-    """What Orbax finds wrong with a checkpoint, as one line."""
-    try:
-        yield
-    except (ValueError, KeyError, OSError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"checkpoint {folder / str(step)} cannot be read: {reason}") from error
+def _listed(where: Path) -> tuple[Any, dict[str, Any] | None]:
+    """What Orbax knows of the arrays of a step, and its checksums; None where an earlier version saved it, without."""
+    sums = None
+    with _reading(where), contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+        tree = handler.metadata(where / "state").tree
+        saved = array_types(tree)
+        if (where / _CHECKSUMS).exists():
+            read = ocp.JsonCheckpointHandler().restore(where / _CHECKSUMS)
+            sums = {"arrays": dict(read["arrays"]), "data": read["data"]}
+    if sums and sums["arrays"].keys() != saved.keys():
+        raise DamagedError(f"{_brief(where)} is damaged (the list of its arrays)")
+    return tree, sums
 
 
 def _score(metrics: dict[str, float]) -> float:

@@ -6,6 +6,7 @@ checkpoints hold the teacher's variables: once there is one, the teacher's folde
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcl.checkpoint import newest_step, restore_part, saved_arrays
+from jaxcl.checkpoint import Found, newest_step, newest_whole, restore_part, saved_types
 from jaxcl.config import Config, ConfigError, resolve, to_dict
+from jaxcl.integrity import array_types, misfit
 from jaxcl.methods.base import Teacher, Variables
 from jaxcl.methods.parts.networks import make_init, run
 from jaxcl.models import make_encoder, make_head
@@ -22,7 +24,6 @@ from jaxcl.pixels import channels_seen, seen_by_another
 from jaxcl.workdir import CHECKPOINTS, CONFIG, TEACHER, read_json, write_json
 
 CHANNELS = (1, 3)  # of the images of any source
-SHOWN = 3  # of each kind of mismatch
 
 
 class TeacherRun(NamedTuple):
@@ -32,7 +33,7 @@ class TeacherRun(NamedTuple):
         config: of its run.
         teacher: what a method gets.
         like: shapes of its variables, `TrainState.target`.
-        load: `(shardings) -> variables`, read from the newest checkpoint in its folder.
+        load: `(shardings) -> variables`, read from the newest checkpoint in its folder that is whole.
     """
 
     config: Config
@@ -54,8 +55,8 @@ def find_teacher(config: Config, *, channels: int, known: Config | None = None) 
         The teacher, with the head only where similarities are compared.
 
     Raises:
-        ConfigError: no folder, no checkpoint, settings that do not resolve, a tree that they do not explain, or images
-            or embeddings that the student does not share.
+        ConfigError: no folder, no checkpoint that is whole, settings that do not resolve, a tree that they do not
+            explain, or images or embeddings that the student does not share.
     """
     folder, name = _folder(config)
     its = known or _config_of(folder, name)
@@ -74,13 +75,24 @@ def find_teacher(config: Config, *, channels: int, known: Config | None = None) 
         pixels = seen_by_another(images, config.data, its.data)[..., : channels_seen(its.data, channels)]
         return run(chain, variables["params"], variables["batch_stats"], pixels, train=False)[0]
 
+    def check(step: int) -> None:
+        _check_step(saved_types(folder / CHECKPOINTS, step), step, channels, like_of)
+
     def load(shardings: Any) -> Variables:
-        step = _check_folder(folder, name, channels, like_of)
         wanted = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
-        return restore_part(folder / CHECKPOINTS, step, wanted)
+
+        def read(step: int) -> Variables:
+            check(step)
+            return restore_part(folder / CHECKPOINTS, step, wanted)
+
+        found = _newest(folder, name, read)
+        if found.damaged:
+            what = "; ".join(found.damaged.values())
+            warnings.warn(f"{name}: {what}: its step {found.step} is the teacher instead", stacklevel=2)
+        return found.read
 
     if known is None:
-        _check_folder(folder, name, channels, like_of)
+        _newest(folder, name, check)
     like = like_of(channels)
     side, seen = its.data.image_size, channels_seen(config.data, channels)
     images = jax.ShapeDtypeStruct((1, side, side, seen), jnp.float32)
@@ -164,46 +176,28 @@ def _check_alike(config: Config, its: Config, name: str) -> None:
         )
 
 
-def _check_folder(folder: Path, name: str, channels: int, like_of: Callable[[int], Variables]) -> int:
-    """The newest step of a teacher, whose arrays are those that its settings make for images of these channels."""
-    step = newest_step(folder / CHECKPOINTS)
-    if step is None:
+def _newest(folder: Path, name: str, read: Callable[[int], Any]) -> Found:
+    """What a function reads of the newest whole checkpoint of a teacher."""
+    try:
+        found = newest_whole(folder / CHECKPOINTS, read)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    if found is None:
         raise ConfigError(f"{name} has no checkpoint; name the folder of a run that has saved one")
-    saved = saved_arrays(folder / CHECKPOINTS, step)
-    wrong = _differences(saved, like_of(channels))
+    return found
+
+
+def _check_step(saved: dict[str, str], step: int, channels: int, like_of: Callable[[int], Variables]) -> None:
+    """Raises unless the arrays of a step are those that its settings make for images of these channels."""
+
+    def wrong(channels: int) -> str:
+        like = like_of(channels)
+        parts = tuple(f"{kind}/{part}/" for kind, tree in like.items() for part in tree)
+        return misfit({path: kind for path, kind in saved.items() if path.startswith(parts)}, array_types(like))
+
+    reason = wrong(channels)
     for other in CHANNELS:
-        if wrong and other != channels and not _differences(saved, like_of(other)):
-            raise ConfigError(
-                f"{name} was trained on images of {other} channels, and those of data.name have {channels}"
-            )
-    if wrong:
-        raise ConfigError(f"{name}: step {step} is not what its {CONFIG} makes: {'; '.join(wrong)}")
-    return step
-
-
-def _differences(saved: dict[str, jax.ShapeDtypeStruct], like: Variables) -> list[str]:
-    """The first missing, unexpected and mis-shaped arrays of a checkpoint, of the networks that are wanted."""
-    wanted = {_path(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(like)}
-    parts = tuple(f"{kind}.{part}." for kind, tree in like.items() for part in tree)
-    unexpected = [path for path in saved if path.startswith(parts) and path not in wanted]
-    misshaped = [
-        f"{path} is {_shape(saved[path])}, not {_shape(leaf)}"
-        for path, leaf in wanted.items()
-        if path in saved and (saved[path].shape, saved[path].dtype) != (leaf.shape, leaf.dtype)
-    ]
-    kinds = ("missing", [p for p in wanted if p not in saved]), ("unexpected", unexpected), ("mis-shaped", misshaped)
-    return [
-        f"{kind} {', '.join(paths[:SHOWN])}{f' and {len(paths) - SHOWN} more' if len(paths) > SHOWN else ''}"
-        for kind, paths in kinds
-        if paths
-    ]
-
-
-def _path(path: Any) -> str:
-    """Where a leaf stands, with dots."""
-    return jax.tree_util.keystr(path, simple=True, separator=".")
-
-
-def _shape(leaf: jax.ShapeDtypeStruct) -> str:
-    """Type and shape of an array."""
-    return f"{leaf.dtype}{list(leaf.shape)}"
+        if reason and other != channels and not wrong(other):
+            raise ConfigError(f"trained on images of {other} channels, and those of data.name have {channels}")
+    if reason:
+        raise ConfigError(f"step {step} is not what its {CONFIG} makes: {reason}")
