@@ -168,7 +168,7 @@ class LossConfig:
     tail_samples: int | None = setting(None, "tail = sampled: negatives drawn for each anchor", low=1)
     skip_hardest: float = setting(
         0.0,
-        "with top_k: share of the negatives left out as the hardest of all, often of the same class",
+        "with top_k: share of an anchor's negatives left out as its hardest, often of the same class",
         low=0.0,
         high=0.9,
     )

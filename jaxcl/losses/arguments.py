@@ -108,7 +108,7 @@ def check_top_k(
     exclude_diagonal: bool,
     skip_hardest: float = 0.0,
 ) -> int:
-    """Candidates to skip; ValueError unless `top_k` is None or from 1 to the static number of those that are left."""
+    """Most candidates that a query skips; ValueError unless `top_k` is None or from 1 to the number of those left."""
     if not use_key_negatives and not queue:
         raise ValueError(f"use_key_negatives=False needs a queue with at least one row, got queue of {queue} rows")
     if isinstance(skip_hardest, bool) or not isinstance(skip_hardest, int | float) or not 0 <= skip_hardest < 1:
@@ -118,13 +118,30 @@ def check_top_k(
             raise ValueError(f"skip_hardest={skip_hardest} needs top_k; top_k=None uses every negative")
         return 0
     limit = keys * use_key_negatives - exclude_diagonal + (queue or 0)
-    skip = int(skip_hardest * limit)
+    skip = share_of(skip_hardest, limit)
     if not 1 <= check_count("top_k", top_k) <= limit - skip:
         left = f" less the {skip} that skip_hardest={skip_hardest} leaves out" if skip else ""
         raise ValueError(
             f"top_k={top_k} must be None or in [1, {limit - skip}], the number of candidates of a query{left}"
         )
     return skip
+
+
+def share_of(share: float, count: Any) -> Any:
+    """How many `share` of `count` is, rounded down.
+
+    Args:
+        share: in [0, 1).
+        count: an int, or an int32 array, of each of which the share is taken.
+
+    Returns:
+        The same kind; a share of exactly n in `count` is n, whatever its decimals round to.
+
+    >>> share_of(0.29, 100), share_of(0.29, jnp.array([0, 99, 100])).tolist()
+    (29, [0, 28, 29])
+    """
+    exact = share * (1 + 1e-6) * count
+    return int(exact) if isinstance(count, int) else exact.astype(jnp.int32)
 
 
 def check_tail(tail: str, tail_samples: Any, tail_key: Any, top_k: int | None, skip: int = 0) -> int:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxcl.losses.arguments import Problem, check_problem, check_tail, check_top_k
+from jaxcl.losses.arguments import Problem, check_problem, check_tail, check_top_k, share_of
 from jaxcl.losses.normalise import is_finite, normalise
 from jaxcl.losses.outputs import InfoNCEOutput, Stats, without_gradient
 from jaxcl.losses.plan import draws_for
@@ -67,9 +67,11 @@ def infonce(
             gradient of all negatives, with an error that falls as 1/√tail_samples.
         tail_samples: int, at least 1, read with tail="sampled".
         tail_key: random key, another one each step, read with tail="sampled".
-        skip_hardest: share of the candidates, in [0, 1): that many of the most similar negatives of each query are left
-            out, and the `top_k` most similar of the rest are kept. Among the hardest are false negatives: other images
-            of the same class. Needs `top_k`, and tail="drop", since a tail would bring them back.
+        skip_hardest: share in [0, 1) of the negatives of each query, rounded down: that many of its most similar ones
+            are left out, and the `top_k` most similar of the rest are kept, or all of it where it is less. Only
+            negatives that the query has count: no unfilled row of the queue, nothing of its own group. So a query
+            with a negative keeps one. Among the hardest are false negatives: other images of the same class. Needs
+            `top_k`, and tail="drop", since a tail would bring them back.
         queue: [K, D] negatives without gradient, any float dtype.
         queue_groups: [K] int32; with a queue, ids that are unique over the data set. None: a row of the queue is
             everybody's negative.
@@ -114,7 +116,7 @@ def infonce(
     draws = None
     if tail_key is not None and top_k is not None:
         draws = _draws(problem, tail_key, samples, top_k, use_key_negatives)
-    return _loss(problem, positive, negative, top_k, skip, draws, samples)
+    return _loss(problem, positive, negative, top_k, (skip_hardest, skip), draws, samples)
 
 
 def _draws(problem: Problem, key: Array, samples: int, top_k: int, use_key_negatives: bool) -> Int[Array, "n r"]:
@@ -131,11 +133,11 @@ def _loss(
     positive: Bool[Array, "n c"],
     negative: Bool[Array, "n c"],
     top_k: int | None,
-    skip: int,
+    skip: tuple[float, int],
     draws: Int[Array, "n r"] | None,
     samples: int,
 ) -> InfoNCEOutput:
-    """The formula."""
+    """The formula; skip: the share that is left out, and the most that this is."""
     scores = _scores(problem)
     count = jnp.sum(positive, axis=1)
     valid = count > 0
@@ -144,7 +146,7 @@ def _loss(
         candidates = jnp.where(counted | negative, scores, -jnp.inf)
     else:
         every = jnp.where(negative, scores, -jnp.inf)
-        chosen, numbers = (x[:, skip:] for x in lax.top_k(every, top_k + skip))
+        chosen, numbers = _most_similar(every, top_k, skip)
         if draws is not None:
             chosen = _with_tail(every, chosen, numbers, draws, samples)
         candidates = jnp.concatenate([jnp.where(counted, scores, -jnp.inf), chosen], axis=1)
@@ -152,6 +154,21 @@ def _loss(
     attraction = jnp.sum(jnp.where(positive, scores, 0.0), axis=1) / jnp.maximum(count, 1)
     loss = jnp.where(valid, log_sum - attraction, 0.0)
     return InfoNCEOutput(loss, valid, without_gradient(_stats(problem, scores, positive, negative, top_k, skip)))
+
+
+def _most_similar(
+    every: Float[Array, "n c"], top_k: int, skip: tuple[float, int]
+) -> tuple[Float[Array, "n k"], Int[Array, "n k"]]:
+    """Scores and columns of the selected negatives, −inf where a row has fewer."""
+    share, most = skip
+    values, numbers = lax.top_k(every, top_k + most)
+    if not most:
+        return values, numbers
+    first = jnp.minimum(share_of(share, jnp.sum(every != -jnp.inf, axis=1, dtype=jnp.int32)), most)
+    kept = first[:, None] + jnp.arange(top_k)
+    values, numbers = (jnp.take_along_axis(x, kept, axis=1) for x in (values, numbers))
+    # a NaN ranks first, and would be left out
+    return jnp.where(jnp.any(jnp.isnan(every), axis=1, keepdims=True), jnp.nan, values), numbers
 
 
 def _with_tail(
@@ -205,12 +222,13 @@ def _stats(
     positive: Bool[Array, "n c"],
     negative: Bool[Array, "n c"],
     top_k: int | None,
-    skip: int,
+    skip: tuple[float, int],
 ) -> Stats:
     """Numbers about the selection; every row sees all its columns as one block, and none is skipped."""
     rows = scores.shape[0]
     every = jnp.where(negative, scores, -jnp.inf)
-    chosen = every if top_k is None else lax.top_k(every, top_k + skip)[0][:, skip:]
+    chosen = every if top_k is None else _most_similar(every, top_k, skip)[0]
+    negatives = jnp.sum(negative, axis=1, dtype=jnp.int32)
     attracted = jax.nn.logsumexp(jnp.where(positive, scores, -jnp.inf), axis=1)
     used, full = (jnp.logaddexp(attracted, jax.nn.logsumexp(x, axis=1)) for x in (chosen, every))
     bad = jnp.sum(~is_finite(problem.keys))
@@ -227,6 +245,6 @@ def _stats(
         kth=jnp.full(rows, -jnp.inf) if top_k is None else chosen[:, -1],
         tail_mass=jnp.where(full == -jnp.inf, 0.0, -jnp.expm1(jnp.minimum(used - full, 0.0))),
         positives=jnp.sum(positive, axis=1, dtype=jnp.int32),
-        negatives=jnp.sum(negative, axis=1, dtype=jnp.int32),
+        negatives=negatives - jnp.minimum(share_of(skip[0], negatives), skip[1]),
         nonfinite=bad.astype(jnp.int32),
     )

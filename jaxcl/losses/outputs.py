@@ -27,10 +27,11 @@ class Stats(NamedTuple):
         maxima_selected: maxima of sub-blocks that went into a selection of sub-blocks, carried ones included; not in
             `elements_selected`.
         hardest: largest score of a negative, cosine / temperature, [N] float32; −inf without a negative.
-        kth: score of the k-th most similar negative, [N] float32; −inf without `top_k` or with fewer negatives than k.
-        tail_mass: softmax mass of the negatives that `top_k` left out, in [0, 1], [N] float32.
+        kth: score of the k-th most similar negative that `skip_hardest` leaves, [N] float32; −inf without `top_k` or
+            with fewer negatives than k.
+        tail_mass: softmax mass of the negatives that `top_k` and `skip_hardest` left out, in [0, 1], [N] float32.
         positives: |P| of each query, [N] int32.
-        negatives: |Neg| of each query, before `top_k`, [N] int32.
+        negatives: |Neg| of each query, before `top_k` and without those that `skip_hardest` leaves out, [N] int32.
         nonfinite: keys and valid queue rows that hold a NaN or an infinity, int32 scalar.
     """
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxcl.losses.arguments import share_of
 from jaxcl.losses.columns import NOTHING
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.tail import choose_tail
@@ -96,7 +97,7 @@ class Rows(NamedTuple):
         kth: [N] score of the k-th.
         tail_mass: [N] softmax mass of what `top_k` left out.
         positives: [N] |P|.
-        negatives: [N] |Neg|.
+        negatives: [N] |Neg| without those that are skipped as the hardest.
         chosen: [N, k + m] numbers of the selected columns, then of the sampled ones; `NOTHING` where there is none.
         boost: [N, 2] log-weights of the selected and of the sampled columns; None without a sampled tail.
         work: [N] each, what the selection took.
@@ -169,7 +170,7 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
     kth, selected, lost = jnp.full_like(part.hardest, -jnp.inf), part.repulsion, jnp.isnan(part.hardest)
     if plan.top_k is not None:
         # the smallest, not the last: a slice of top_k's result makes XLA's CPU code sort whole rows instead
-        part = _without_hardest(part, plan.skip) if plan.skip else part
+        part = _without_hardest(plan, part) if plan.skip else part
         kth, selected = jnp.min(part.values, axis=1), log_sum_of(part.values, _largest(part, plan.skip))
         # a merge sorts a NaN away, and the column engine may lose one
         if plan.transport is not None or plan.impl == "column":
@@ -186,10 +187,16 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
     return Rows(loss, log_sum, part.hardest, kth, mass, part.positives, part.negatives, chosen, boost, part.work)
 
 
-def _without_hardest(part: Partial, skip: int) -> Partial:
-    """Leaves out the most similar of the selected negatives, of equal ones the lowest column number."""
-    values, chosen = (x[:, skip:] for x in _ranked(part.values, part.chosen))
-    return part._replace(values=values, chosen=chosen)
+def _without_hardest(plan: Plan, part: Partial) -> Partial:
+    """Leaves out a row's share of its most similar negatives, of equal ones the lowest column number.
+
+    What is selected beyond the share and k is left out too: a row with fewer negatives skips fewer.
+    """
+    skipped = jnp.minimum(share_of(plan.skip_share, part.negatives), plan.skip)
+    kept = skipped[:, None] + jnp.arange((plan.top_k or 0) - plan.skip)
+    ranked = _ranked(part.values, part.chosen)
+    values, chosen = (jnp.take_along_axis(x, kept, axis=1, mode="clip") for x in ranked)
+    return part._replace(values=values, chosen=chosen, negatives=part.negatives - skipped)
 
 
 def _largest(part: Partial, skip: int) -> Float[Array, " n"]:

@@ -35,7 +35,8 @@ class Plan(NamedTuple):
         width: columns a block reads: whole sub-blocks.
         prune: how the column engine prunes its selection: None, "rows" or "blocks".
         sub: columns of a sub-block, with which the strip engine too selects on a CPU; 0 without.
-        skip: the most similar of the selected, which are left out in the end.
+        skip: of the selected, the most that a row leaves out in the end, as its most similar ones.
+        skip_share: of its negatives, how many it leaves out.
     """
 
     rows: int
@@ -59,6 +60,7 @@ class Plan(NamedTuple):
     prune: str | None = None
     sub: int = 0
     skip: int = 0
+    skip_share: float = 0.0
 
     @property
     def whole(self) -> bool:

@@ -62,7 +62,7 @@ def streaming_infonce(
         tail: "drop" or "sampled".
         tail_samples: int, at least 1, read with tail="sampled".
         tail_key: random key, read with tail="sampled"; the same on every device.
-        skip_hardest: share of the candidates that are left out as the hardest of all.
+        skip_hardest: share of the negatives of each query that are left out as its hardest.
         queue: [K, D] negatives without gradient, any float dtype.
         queue_groups: [K] int32.
         queue_filled: valid rows of the queue, the first ones; may be traced.
@@ -120,6 +120,7 @@ def streaming_infonce(
         problem,
         top_k=None if top_k is None else top_k + skip,
         skip=skip,
+        skip_share=float(skip_hardest),
         samples=samples,
         exclude_diagonal=exclude_diagonal,
         use_key_negatives=use_key_negatives,

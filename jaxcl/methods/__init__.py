@@ -21,6 +21,7 @@ from jaxcl.config import (
     micro_size,
     suggestion,
 )
+from jaxcl.losses.arguments import share_of
 from jaxcl.methods.base import Method, Traits
 
 # of the loss, where a student is compared with its teacher by similarities
@@ -103,7 +104,7 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
         _check_unread(method, "has queue.size = 0", "queue", config.queue)
     if loss.top_k is not None and own.negatives is not None:
         every = own.negatives(loss_size(config), config.queue.sample or config.queue.size)
-        most = every - int(loss.skip_hardest * (every + 1))  # the loss counts an anchor's own column too
+        most = every - share_of(loss.skip_hardest, every)
         if loss.top_k > most:
             skipped = f" without the loss.skip_hardest = {loss.skip_hardest} of them" if loss.skip_hardest else ""
             raise ConfigError(

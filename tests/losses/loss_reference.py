@@ -9,8 +9,8 @@ from compile_options import FAST_COMPILE
 
 
 def loop_loss(
-    queries, keys, query_groups, key_groups, *, temperature, positive_index=None, top_k=None, skip=0, queue=None,
-    queue_groups=None, queue_filled=None, exclude_diagonal=False, use_key_negatives=True,
+    queries, keys, query_groups, key_groups, *, temperature, positive_index=None, top_k=None, skip_hardest=0.0,
+    queue=None, queue_groups=None, queue_filled=None, exclude_diagonal=False, use_key_negatives=True,
 ):  # fmt: skip
     """Loss and validity of each query."""
     bank = [] if queue is None else list(zip(queue, queue_groups, strict=True))[:queue_filled]
@@ -30,6 +30,7 @@ def loop_loss(
         for row, group in bank:
             if query_groups[i] != group or group < 0:
                 negatives.append(cosine(query, row) / temperature)
+        skip = math.floor(skip_hardest * len(negatives) + 1e-6)  # a share of exactly n of them is n
         chosen = sorted(negatives, reverse=True)[skip : None if top_k is None else skip + top_k]
         valid[i] = bool(positives)
         if positives:
