@@ -20,7 +20,7 @@ from jaxcl.assess import SCORES, Assessment, Captions, assess, assess_captions, 
 from jaxcl.build import Parts, build, warn_of_stale_negatives
 from jaxcl.checkpoint import Checkpoints, newest_step
 from jaxcl.config import Config, ConfigError, batch_line, mesh_that_fits, resolve, to_dict
-from jaxcl.data import Loader, make_loader
+from jaxcl.data import Loader, caption_line, make_loader
 from jaxcl.interrupt import Interrupt, Interrupted, stopping
 from jaxcl.methods import traits
 from jaxcl.optim import group_table
@@ -57,12 +57,15 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     check_apart(config, workdir)
     fresh = not resume or newest_step(workdir / CHECKPOINTS) is None
     parts = build(config, remembered(workdir) if resume else None, fresh=fresh)
+    captions = caption_line(parts.splits.train, parts.tokenizer) if parts.tokenizer else None
     loader = _open_loader(parts)
     claimed = claim(workdir, resume=resume, overwrite=overwrite)
     try:
         before = check_resumable(workdir, config)
         warn_of_stale_negatives(config, len(parts.splits.train))
         print(f"workdir: {workdir}\n{batch_line(config)}\n{group_table(parts.like.params, config.optim)}", flush=True)
+        if captions:
+            print(captions, flush=True)
         with Interrupt() as interrupt:
             checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
             try:

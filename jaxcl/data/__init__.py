@@ -5,6 +5,7 @@ from jaxcl.data.evaluation import EVAL_EPOCH, EvalImages, EvalViews, eval_batche
 from jaxcl.data.pipeline import Loader, make_loader
 from jaxcl.data.record import BadImage, Record, Source, Splits
 from jaxcl.data.sources import open_source
+from jaxcl.data.spoken import caption_line
 from jaxcl.data.tokens import Tokenizer, make_tokenizer
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Source",
     "Splits",
     "Tokenizer",
+    "caption_line",
     "check_readable",
     "eval_batches",
     "eval_images",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jaxcl.config import ConfigError
@@ -15,7 +16,8 @@ HEADER = ("path", "caption")
 def read_captions(root: Path, paths: Sequence[str]) -> dict[str, str]:
     """The caption of each image of a folder, from `captions.tsv` (path, tab, caption) or `captions.csv` in it.
 
-    UTF-8; a first line `path`, `caption` is a header; lines of other files are passed over.
+    UTF-8, but for paths, which may be any bytes; a first line `path`, `caption` is a header; lines of other files are
+    passed over.
 
     Args:
         root: the folder.
@@ -25,9 +27,10 @@ def read_captions(root: Path, paths: Sequence[str]) -> dict[str, str]:
         Captions by path; empty where there is no table.
 
     Raises:
-        ConfigError: both tables, a line without a caption, a path twice, or an image that is not in it.
+        ConfigError: both tables, one that cannot be read, is not UTF-8 or breaks off in a quote, a line without a
+            caption, a path twice, or an image that is not in it.
     """
-    tables = [root / name for name in TABLES if (root / name).is_file()]
+    tables = [root / name for name in TABLES if os.path.lexists(root / name)]
     if not tables:
         return {}
     if len(tables) > 1:
@@ -50,17 +53,34 @@ def read_captions(root: Path, paths: Sequence[str]) -> dict[str, str]:
 
 def _rows(table: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines that are not empty, with their number, without a header."""
-    # file names may hold bytes that are no UTF-8, as Python names them: by surrogates
-    with table.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        if table.suffix == ".csv":
-            rows: Iterator[list[str]] = csv.reader(file)
-        else:
-            rows = (line.rstrip("\r\n").split("\t", 1) for line in file)
-        for line, row in enumerate(rows, 1):
-            if row not in ([], [""], list(HEADER)):
-                yield line, [row[0], *(_readable(cell) for cell in row[1:])]
+    try:
+        # file names may hold bytes that are no UTF-8, as Python names them: by surrogates
+        with table.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            for line, row in _quoted(table, file) if table.suffix == ".csv" else _tabbed(file):
+                if row not in ([], [""], list(HEADER)):
+                    _check_text(table, line, row)
+                    yield line, row
+    except OSError as error:
+        raise ConfigError(f"{table} cannot be read: {error.strerror}") from error
 
 
-def _readable(text: str) -> str:
-    """The text with what is no UTF-8 replaced."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _tabbed(file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Lines of path, tab, caption."""
+    return enumerate((line.rstrip("\r\n").split("\t", 1) for line in file), 1)
+
+
+def _quoted(table: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Lines of path, comma, caption, either of which may be quoted, and then hold ends of lines."""
+    rows, line = csv.reader(file, strict=True), 1
+    try:
+        for row in rows:
+            yield line, row
+            line = rows.line_num + 1
+    except csv.Error as error:
+        raise ConfigError(f"{table}, line {line}: {error}; is a quote that opens there never closed?") from error
+
+
+def _check_text(table: Path, line: int, row: list[str]) -> None:
+    """Raises where a caption is not UTF-8, or all of it is UTF-16, in which every other byte of English is 0."""
+    if "\0" in "".join(row) or any("\udc80" <= sign <= "\udcff" for cell in row[1:] for sign in cell):
+        raise ConfigError(f"{table}, line {line}: this is not UTF-8; save the file as UTF-8")

@@ -33,6 +33,7 @@ class EmojiSource:
 
     name = "emoji"
     channels = 3
+    captions_at_hand = True
 
     def __init__(
         self,
@@ -70,7 +71,11 @@ class EmojiSource:
         if image is None:
             image = self._decoded[index] = self._decode(self._emoji[index])
         name = self._emoji[index].name
-        return Record(image, self._labels[index], int(self.ids[index]), name, name if self.has_captions else "")
+        return Record(image, self._labels[index], int(self.ids[index]), name, self.caption_of(index))
+
+    def caption_of(self, index: int) -> str:
+        """The name of an emoji, where captions are asked for."""
+        return self._emoji[index].name if self.has_captions else ""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decoded": {}}  # a worker process decodes what it reads itself

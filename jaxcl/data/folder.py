@@ -25,6 +25,7 @@ class FolderSource:
     """Some of the images of a folder."""
 
     channels = 3
+    captions_at_hand = True
 
     def __init__(
         self,
@@ -60,8 +61,11 @@ class FolderSource:
         path = self._paths[index]
         whole = self._root / path
         image = decode_image(whole, _printable(str(whole)), max_pixels=self._max_pixels)
-        caption = self._captions[index] if self.has_captions else ""
-        return Record(image, self._labels[index], int(self.ids[index]), _printable(path), caption)
+        return Record(image, self._labels[index], int(self.ids[index]), _printable(path), self.caption_of(index))
+
+    def caption_of(self, index: int) -> str:
+        """What the table says of an image; empty without a table."""
+        return self._captions[index] if self.has_captions else ""
 
 
 def open_folder(path: str, config: DataConfig, *, captions: bool = False) -> Splits:

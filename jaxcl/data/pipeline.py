@@ -14,7 +14,7 @@ import numpy as np
 from jaxcl.config import AugmentConfig, ConfigError, DataConfig
 from jaxcl.data.bad import BadImages, read_or_replace
 from jaxcl.data.crops import VIEWS, random_views, view_draws
-from jaxcl.data.record import Source, fingerprint
+from jaxcl.data.record import Source, caption_fingerprint, fingerprint
 from jaxcl.data.tokens import Tokenizer
 
 Batch = dict[str, np.ndarray]
@@ -70,7 +70,12 @@ class Loader(Iterator[Batch]):
         self.bad = bad
         self._batches = batches
         self._facts = {"batch_size": batch, "images": len(reader.source), "seed": reader.seed}
-        self._source_name, self._fingerprint = reader.source.name, fingerprint(reader.source)
+        self._source_name = reader.source.name
+        self._prints = {"data": fingerprint(reader.source)}
+        if reader.tokenizer:
+            self._prints["tokenizer"] = reader.tokenizer.fingerprint
+            captions = caption_fingerprint(reader.source)
+            self._prints |= {"captions": captions} if captions else {}
         self._workers = config.workers
         self._next = 0
         self._iterator: grain.DatasetIterator | None = None
@@ -89,7 +94,7 @@ class Loader(Iterator[Batch]):
         Returns:
             Something JSON can hold: the number of the next batch, what the order depends on, and the bad ids so far.
         """
-        return {"next_batch": self._next, **self._facts, "data": self._fingerprint, "bad": sorted(self.bad.ids)}
+        return {"next_batch": self._next, **self._facts, **self._prints, "bad": sorted(self.bad.ids)}
 
     def restore(self, position: dict[str, Any]) -> None:
         """Go on from a position, bit for bit.
@@ -98,18 +103,23 @@ class Loader(Iterator[Batch]):
             position: from `position()`, of this or an earlier run.
 
         Raises:
-            ConfigError: the batch size, the seed or the data set have changed, and with them the order.
+            ConfigError: the batch size, the seed or the data set have changed, and with them the order; or the captions
+                or their tokenizer.
         """
         for name, value in self._facts.items():
             if position.get(name) != value:
                 raise ConfigError(
                     f"the data cannot go on where the checkpoint stopped: {name} is {value}, was {position.get(name)}"
                 )
-        if position.get("data", self._fingerprint) != self._fingerprint:  # versions before fingerprints saved none
-            raise ConfigError(
-                f"the data cannot go on where the checkpoint stopped: the training images of data.name="
-                f"{self._source_name} are not those of before (their ids, names or classes)"
-            )
+        what = {
+            "data": f"the training images of data.name={self._source_name} are not those of before (their ids, names "
+            "or classes)",
+            "captions": f"the captions of data.name={self._source_name} are not those of before",
+            "tokenizer": "the file of text.tokenizer is not that of before",
+        }
+        for name, own in self._prints.items():
+            if position.get(name, own) != own:  # versions before these fingerprints saved none
+                raise ConfigError(f"the data cannot go on where the checkpoint stopped: {what[name]}")
         self.close()
         self._next = int(position["next_batch"])
         self.bad.ids = set(position["bad"])

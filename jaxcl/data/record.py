@@ -62,6 +62,34 @@ class Listed(Protocol):
         ...
 
 
+@runtime_checkable
+class Captioned(Protocol):
+    """A source that has a caption of each image without decoding it."""
+
+    captions_at_hand: bool  # whether without reading anything
+
+    def caption_of(self, index: int) -> str:
+        """That of `source[index]`; `BadImage` where it cannot be read."""
+        ...
+
+
+def caption_fingerprint(source: Source) -> str | None:
+    """All captions of a split, in order.
+
+    Args:
+        source: a split.
+
+    Returns:
+        sha256 in hexadecimal digits; None where each of them would have to be read.
+    """
+    if not isinstance(source, Captioned) or not source.captions_at_hand:
+        return None
+    digest = hashlib.sha256()
+    for index in range(len(source)):
+        digest.update(source.caption_of(index).encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()
+
+
 def fingerprint(source: Source) -> str:
     """What a split consists of, without reading an image: its ids, and the names and classes that are known.
 

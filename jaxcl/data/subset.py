@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jaxcl.data.record import Listed, Record, Source, Splits, hold_out
+from jaxcl.data.record import Captioned, Listed, Record, Source, Splits, hold_out
 
 
 class Subset:
@@ -19,6 +19,7 @@ class Subset:
         self.classes = source.classes
         self.channels = source.channels
         self.has_captions = source.has_captions
+        self.captions_at_hand = isinstance(source, Captioned) and source.captions_at_hand
         self.protocol = protocol
         self.ids = source.ids[positions]
 
@@ -29,6 +30,10 @@ class Subset:
         """What the source says of each; nothing where it has no list."""
         lines = list(self._source.listing()) if isinstance(self._source, Listed) else []
         return (lines[int(position)] for position in self._positions if lines)
+
+    def caption_of(self, index: int) -> str:
+        """What the source says of an image; empty where it has no captions."""
+        return self._source.caption_of(int(self._positions[index])) if isinstance(self._source, Captioned) else ""
 
     def __getitem__(self, index: int) -> Record:
         return self._source[int(self._positions[index])]

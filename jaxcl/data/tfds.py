@@ -30,6 +30,8 @@ class _Features(NamedTuple):
 class TfdsSource:
     """Some of the images of one prepared split."""
 
+    captions_at_hand = False
+
     def __init__(
         self,
         builder: Any,
@@ -63,12 +65,20 @@ class TfdsSource:
 
     def __getitem__(self, index: int) -> Record:
         name = f"{self._split}/{self._positions[index]}"
-        image, label, caption = self._features
+        image, label, _ = self._features
         example = self._example(index, name)
         pixels = decode_image(bytes(example[image]), f"{self.name} {name}", max_pixels=self._max_pixels)
         number = int(example[label]) if label else -1
-        said = bytes(example[caption]).decode("utf-8", "replace") if caption else ""
-        return Record(pixels[..., : self.channels], number, int(self.ids[index]), name, said)
+        return Record(pixels[..., : self.channels], number, int(self.ids[index]), name, self._said(example))
+
+    def caption_of(self, index: int) -> str:
+        """What the text feature says of an image, which is read and not decoded."""
+        return self._said(self._example(index, f"{self._split}/{self._positions[index]}"))
+
+    def _said(self, example: dict[str, Any]) -> str:
+        """The caption of an example; empty where none is asked for."""
+        caption = self._features.caption
+        return bytes(example[caption]).decode("utf-8", "replace") if caption else ""
 
     def has_labels(self) -> bool:
         """Whether the first image has a class: the test split of ImageNet has -1 throughout."""

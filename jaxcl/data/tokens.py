@@ -6,6 +6,7 @@ Three tokens are ours, whatever the tokenizer: padding, start and end. Its own a
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -28,16 +29,26 @@ class Tokenizer:
     Attributes:
         vocab: how many different tokens there are.
         length: tokens of a row.
+        fingerprint: what the numbers of a caption depend on besides `vocab` and `length`.
     """
 
-    def __init__(self, length: int, numbers: Callable[[str], Sequence[int]] | None = None, *, vocab: int = 256):
+    def __init__(
+        self,
+        length: int,
+        numbers: Callable[[str], Sequence[int]] | None = None,
+        *,
+        vocab: int = 256,
+        fingerprint: str = "bytes",
+    ):
         """Over a way to number the parts of a caption.
 
         Args:
             length: tokens of a row, with start and end.
             numbers: from a caption to numbers below `vocab`; None: its UTF-8 bytes.
             vocab: how many numbers there are.
+            fingerprint: another one for another way.
         """
+        self.fingerprint = fingerprint
         self.length = length
         self.vocab = OURS + vocab
         self._numbers = _bytes if numbers is None else numbers
@@ -60,6 +71,14 @@ class Tokenizer:
             row[: len(inner) + 2] = [START, *(OURS + token for token in inner), END]
         return rows
 
+    def needed(self, caption: str) -> int:
+        """Tokens of a row that holds all of a caption, with start and end.
+
+        >>> Tokenizer(5).needed("abcd")
+        6
+        """
+        return len(self._numbers(caption)) + 2
+
 
 def make_tokenizer(config: TextConfig) -> Tokenizer:
     """The tokenizer that a config names.
@@ -71,7 +90,7 @@ def make_tokenizer(config: TextConfig) -> Tokenizer:
         A function from captions to tokens.
 
     Raises:
-        ConfigError: no such file, not a tokenizer, or the library that reads it is missing.
+        ConfigError: no such file, not a tokenizer, an empty one, or the library that reads it is missing.
 
     >>> make_tokenizer(TextConfig()).vocab
     259
@@ -79,7 +98,7 @@ def make_tokenizer(config: TextConfig) -> Tokenizer:
     if config.tokenizer == "bytes":
         return Tokenizer(config.length)
     if config.tokenizer == "words":
-        return Tokenizer(config.length, _words, vocab=WORD_BUCKETS)
+        return Tokenizer(config.length, _words, vocab=WORD_BUCKETS, fingerprint="words")
     path = Path(config.tokenizer).expanduser()
     if not path.is_file():
         raise ConfigError(f"text.tokenizer = {config.tokenizer!r} is neither 'bytes' nor 'words' nor a file")
@@ -97,8 +116,11 @@ def make_tokenizer(config: TextConfig) -> Tokenizer:
     library.no_truncation()
     library.no_padding()
     # not the size of its vocabulary: numbers may have gaps
-    vocab = 1 + max(library.get_vocab(with_added_tokens=True).values())
-    return Tokenizer(config.length, functools.partial(_encoded, library), vocab=vocab)
+    vocab = 1 + max(library.get_vocab(with_added_tokens=True).values(), default=-1)
+    if not vocab:
+        raise ConfigError(f"text.tokenizer = {config.tokenizer!r} has an empty vocabulary; name one that was trained")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Tokenizer(config.length, functools.partial(_encoded, library), vocab=vocab, fingerprint=digest)
 
 
 def _encoded(library: Any, caption: str) -> list[int]:

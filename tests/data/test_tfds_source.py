@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from jaxcl.config import AugmentConfig, ConfigError, DataConfig
-from jaxcl.data import eval_images, make_loader, open_source
-from jaxcl.data.record import BadImage
+from jaxcl.data import Tokenizer, caption_line, eval_images, make_loader, open_source
+from jaxcl.data.record import BadImage, caption_fingerprint
 
 tfds = pytest.importorskip("tensorflow_datasets")
 
@@ -120,6 +120,9 @@ def test_a_text_feature_is_the_caption_where_it_is_asked_for(prepare):
     train = open_source(config(root, caption="caption"), captions=True).train
     assert train.has_captions
     assert [train[i].caption for i in range(20)] == [f"shade {train[i].label} of é" for i in range(20)]
+    assert [train.caption_of(i) for i in range(20)] == [train[i].caption for i in range(20)]
+    assert caption_line(train, Tokenizer(40)).startswith("captions: 20 with 10 different texts")
+    assert caption_fingerprint(train) is None
     for silent in (open_source(config(root), captions=True), open_source(config(root, caption="caption"))):
         assert not silent.train.has_captions
         assert silent.train[0].caption == ""

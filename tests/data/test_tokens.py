@@ -71,6 +71,13 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path):
         make_tokenizer(TextConfig(tokenizer=str(tmp_path / "tokenizer.json")))
 
 
+def test_an_empty_vocabulary_is_an_error_that_names_the_setting(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=r"^text.tokenizer = '.*/tokenizer.json' has an empty vocabulary; "):
+        make_tokenizer(TextConfig(tokenizer=str(tmp_path / "tokenizer.json")))
+
+
 def test_a_tokenizer_of_the_library_is_read_cut_and_pickled(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     words = {"[UNK]": 0, "red": 1, "flag": 2, "##s": 9}  # numbers may have gaps
@@ -81,6 +88,13 @@ def test_a_tokenizer_of_the_library_is_read_cut_and_pickled(tmp_path):
     library.enable_padding(length=9)
     library.save(str(tmp_path / "tokenizer.json"))
     tokenizer = make_tokenizer(TextConfig(tokenizer=str(tmp_path / "tokenizer.json"), length=5))
+    words["blue"] = 3
+    library.model = tokenizers.models.WordPiece(words, unk_token="[UNK]")
+    library.save(str(tmp_path / "other.json"))  # of the same size
+    other = make_tokenizer(TextConfig(tokenizer=str(tmp_path / "other.json"), length=5))
+    assert other.vocab == tokenizer.vocab
+    ways = {make_tokenizer(TextConfig(tokenizer=name)).fingerprint for name in ("bytes", "words")}
+    assert len({other.fingerprint, tokenizer.fingerprint} | ways) == 4
     expected = [[1, 4, 5, 12, 2], [1, 4, 4, 4, 2], [1, 3, 2, 0, 0]]
     for each in (tokenizer, pickle.loads(pickle.dumps(tokenizer))):
         assert each.vocab == 13
