@@ -55,7 +55,8 @@ def _why_alike(different: list[str], count: int, cut: int, tokenizer: Tokenizer)
     if not "".join(different).strip():
         return f"all {count} captions looked at are empty; name another text feature as data.caption"
     if len(different) == 1:
-        return f"all {count} captions looked at are {different[0][:60]!r}; captions must differ: see its captions file, or data.caption"
+        said = f"all {count} captions looked at are {different[0][:60]!r}"
+        return f"{said}; captions must differ: see its captions file, or data.caption"
     if cut:
         longest = max(map(tokenizer.needed, different))
         return (
