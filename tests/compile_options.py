@@ -14,4 +14,5 @@ UNOPTIMISED = ["--xla_backend_optimization_level=0"]
 # for what does not depend on the code of a CPU at all
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 # for what may: what an optimiser drops, how much memory a program takes
-AS_USERS_COMPILE = {"xla_cpu_use_fusion_emitters": True} if HAS_EMITTERS else {}
+AS_USERS_COMPILE = {"xla_backend_optimization_level": 3}
+AS_USERS_COMPILE |= {"xla_cpu_use_fusion_emitters": True} if HAS_EMITTERS else {}

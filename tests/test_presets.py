@@ -16,12 +16,17 @@ from jaxcl.methods import traits
 tfds = pytest.importorskip("tensorflow_datasets")
 
 # what a CPU can do: everything else is the preset's
-SMALL = ["data.image_size=32", "data.workers=0", "batch.size=32", "model.head_hidden=64", "model.dtype=float32"]
+SMALL = ["data.image_size=32", "data.workers=0", "batch.size=32", "model.dtype=float32"]
+HEAD = ["model.head_hidden=64"]
 PRESETS = {
-    "low_memory_4x8gb": ("imagenet2012", 4, ["batch.micro=16", "queue.size=64", "loss.top_k=7", "loss.tail_samples=5"]),
-    "eight_gpu": ("imagenet2012", 8, ["batch.micro=16", "queue.size=64", "queue.start=16"]),
-    "imagenet_resnet50": ("imagenet2012", 8, ["queue.size=64"]),
-    "cifar100_vit_b32": ("cifar100", 1, ["loss.top_k=5", "loss.tail_samples=5"]),
+    "low_memory_4x8gb": (
+        "imagenet2012",
+        4,
+        [*HEAD, "batch.micro=16", "queue.size=64", "loss.top_k=7", "loss.tail_samples=5"],
+    ),
+    "eight_gpu": ("imagenet2012", 8, [*HEAD, "batch.micro=16", "queue.size=64", "queue.start=16"]),
+    "imagenet_resnet50": ("imagenet2012", 8, [*HEAD, "queue.size=64"]),
+    "cifar100_vit_b32": ("cifar100", 1, [*HEAD, "loss.top_k=5", "loss.tail_samples=5"]),
     "clip_vit_b32": ("", 2, ["text.length=12"]),
 }
 # XLA compiles a ResNet-50 over eight virtual devices for more than five minutes: those are traced and not run

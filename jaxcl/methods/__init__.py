@@ -91,7 +91,7 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
     compares = own.negatives is not None or (own.teacher and config.distill.similarity_weight > 0)
     if own.negatives is None:
         read = READ_BY_SIMILARITY if compares else ()
-        why = "has distill.similarity_weight = 0" if own.teacher else "has no negatives"
+        why = "has distill.similarity_weight = 0" if own.teacher and not compares else "has no negatives"
         _check_unread(method, why, "loss", loss, read=read)
     if not own.target:
         _check_unread(method, "has no momentum encoder", "target", config.target)

@@ -167,7 +167,7 @@ def test_a_loss_of_weight_zero_needs_no_parameters_and_every_part_that_is_there_
                 "distill": {"teacher": "x", "similarity_weight": 0.0},
                 "loss": {"temperature_schedule": "linear", "temperature_end": 0.3},
             },
-            r"loss.temperature_end = 0.3, but method = 'distill' has no negatives",
+            r"loss.temperature_end = 0.3, but method = 'distill' has distill.similarity_weight = 0",
         ),
         ({"distill": {"teacher": "x"}, "loss": {"top_k": 3}}, r"loss.top_k = 3, but method = 'distill' has no neg"),
         ({"distill": {"teacher": "x"}, "loss": {"impl": "column"}}, r"loss.impl = 'column', but method = 'distill'"),

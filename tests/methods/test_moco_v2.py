@@ -182,7 +182,6 @@ def test_keys_that_would_be_given_away_are_refused_before_anything_compiles(sett
 
 
 def test_group_norm_everywhere_needs_no_parts():
-    model = {"norm": "group", "head_norm": False}
-    for encoder in ("conv", "vit_ti"):
-        settings = {"target": {"key_norm": "group"}, "model": {**model, "encoder": encoder}, "queue": {"size": 64}}
+    for own in ({"encoder": "conv", "norm": "group"}, {"encoder": "vit_ti"}):
+        settings = {"target": {"key_norm": "group"}, "model": {**own, "head_norm": False}, "queue": {"size": 64}}
         methods.check(resolve({"method": "moco_v2", **settings}), has_labels=False)

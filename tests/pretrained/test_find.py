@@ -104,7 +104,11 @@ def test_a_name_before_all_arrays_is_found_and_what_stands_outside_is_another_ne
     [
         ("hf_vit", dict(flavour="plain"), r"ViT of Hugging Face, which needs model.flavour = 'hf', not 'plain'"),
         ("hf_clip", dict(flavour="dinov2"), r"image tower of CLIP.*, which needs model.flavour = 'clip'"),
-        ("hf_resnet_basic", dict(encoder="vit_ti"), r"its arrays \(embedder.*and .* more\) have the names of none of"),
+        (
+            "hf_resnet_basic",
+            dict(encoder="vit_ti", stem="small"),
+            r"its arrays \(embedder.*and .* more\) have the names of none of",
+        ),
         ("hf_vit", dict(encoder="conv", flavour="plain"), r"no published weights of model.encoder = 'conv'"),
         (
             "hf_resnet_basic",
