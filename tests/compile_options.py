@@ -5,12 +5,13 @@ flags it knows, and an unknown one ends the process: the versions that have this
 """
 
 import importlib.metadata
+import sys
 
 HAS_EMITTERS = importlib.metadata.version("jaxlib").startswith("0.10.")
 # for the whole process, before jax starts
 WITHOUT_EMITTERS = ["--xla_cpu_use_fusion_emitters=false"] if HAS_EMITTERS else []
-# LLVM's part, on which most tests spend more time than on running what it made
-UNOPTIMISED = ["--xla_backend_optimization_level=0"]
+# LLVM's part, on which most tests spend more time than on running what it made; slow ones, `pytest -m slow`, run it
+UNOPTIMISED = [] if "slow" in sys.argv else ["--xla_backend_optimization_level=0"]
 # for what does not depend on the code of a CPU at all
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
 # for what may: what an optimiser drops, how much memory a program takes

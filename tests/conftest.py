@@ -7,11 +7,11 @@ import tempfile
 
 from compile_options import UNOPTIMISED, WITHOUT_EMITTERS
 
-os.environ["XLA_FLAGS"] = " ".join(
-    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *WITHOUT_EMITTERS, *UNOPTIMISED]
-)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-if "PYTEST_XDIST_WORKER" not in os.environ:
+if "PYTEST_XDIST_WORKER" not in os.environ:  # which has what this process sets
+    os.environ["XLA_FLAGS"] = " ".join(
+        [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *WITHOUT_EMITTERS, *UNOPTIMISED]
+    )
     # Many tests compile the same program: each is compiled once a session, in this process and in those it starts
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jaxcl-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"

@@ -31,6 +31,7 @@ NAMES = methods.available()
 TEMPERATURE = 0.2
 OTHERS = [name for name in NAMES if name not in ("simclr", "moco_v2", "byol")]
 MORE = pytest.mark.slow(reason="a minute: the same of every other method")
+EVERY = [name if name not in OTHERS else pytest.param(name, marks=MORE) for name in NAMES]
 
 
 class Encoder(nn.Module):
@@ -203,8 +204,17 @@ def same_step(one, other, tolerance=1e-5):
         jax.tree.map(np.testing.assert_array_equal, state.queue[1:], expected.queue[1:])
 
 
-@pytest.mark.parametrize(("name", "micro"), [(name, 6) for name in NAMES] + [("simclr", 4), ("simclr", 16)])
-def test_without_batch_norm_two_steps_are_those_that_keep_every_activation(name, micro):
+@pytest.mark.parametrize("name", EVERY)
+def test_without_batch_norm_two_steps_are_those_that_keep_every_activation(name):
+    check_without_batch_norm(name, 6)
+
+
+@pytest.mark.parametrize("micro", [4, 16])
+def test_so_are_those_of_whole_micro_batches_and_of_one(micro):
+    check_without_batch_norm("simclr", micro)
+
+
+def check_without_batch_norm(name, micro):
     run = a_run(name)
     step, state, expected = run.cached(16, micro), run.state, run.state
     for seed in range(2):  # the second one against a queue

@@ -12,7 +12,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from compile_options import AS_USERS_COMPILE
 from PIL import Image
 
 from jaxcl import train as training
@@ -201,20 +200,20 @@ def run_steps(devices, steps=10, micro=None):
     loader = make_loader(
         parts.splits.train, config=config.data, augment=config.augment, batch=config.batch.size, seed=config.seed
     )
-    state, losses, step = parts.init_state(0), [], None
+    state, losses = parts.init_state(0), []
     for _ in range(steps):
         batch = next(loader)
         del batch["bad"]
-        placed = parts.place(batch)
-        # rounding as users have it; a program compiled ahead takes arrays of these shapes and places alone
-        step = step or parts.train_step.lower(state, placed).compile(compiler_options=AS_USERS_COMPILE)
-        state, metrics = step(state, placed)
+        state, metrics = parts.train_step(state, parts.place(batch))
         losses.append(float(metrics["loss"]))
     loader.close()
+    assert parts.train_step._cache_size() == 1
     return jax.device_get(state), losses
 
 
-@pytest.mark.parametrize("micro", [None, pytest.param(16, marks=LONG)])
+# rounding is that of the optimiser, without which only fast tests run
+@LONG
+@pytest.mark.parametrize("micro", [None, 16])
 def test_one_and_eight_devices_train_alike(micro):
     (one, losses), (eight, losses_of_eight) = (run_steps(devices, micro=micro) for devices in (1, 8))
     np.testing.assert_allclose(losses_of_eight, losses, rtol=1e-5)

@@ -9,6 +9,8 @@ from jaxcl.bench.loss import FULL, QUICK, TORCH, loss_rows
 from jaxcl.bench.programs import ENGINES
 from jaxcl.bench.rows import FASTER
 
+LONG = pytest.mark.slow(reason="half a minute: twenty losses are compiled for one table")
+
 
 @pytest.fixture(scope="module")
 def rows(fast_compile):
@@ -22,11 +24,13 @@ def named(rows, name, **fields):
     return [r for r in rows if r.name == name and all(getattr(r, key) == value for key, value in fields.items())]
 
 
+@LONG
 def test_every_engine_has_a_row_beside_the_dense_loss(rows):
     for engine in ENGINES:
         assert named(rows, f"{engine}, top {QUICK.k}", to="dense, all negatives", ratio_is=FASTER), engine
 
 
+@LONG
 def test_the_rows_that_were_asked_for_are_there(rows):
     k = f"strip, top {QUICK.k}"
     assert named(rows, f"{k}, two arrays")
@@ -42,11 +46,13 @@ def test_the_rows_that_were_asked_for_are_there(rows):
     assert named(rows, loss.NTXENT, n=QUICK.n)[0].temp_bytes >= QUICK.n**2 * QUICK.dims[0] * 4
 
 
+@LONG
 def test_bars_of_the_full_size_are_shown_at_the_small_one_but_not_judged(rows):
     assert sum(row.bar is not None for row in rows) >= 9
     assert {row.met for row in rows} == {None}
 
 
+@LONG
 def test_missing_pytorch_is_said_and_is_no_failure(rows):
     missing = named(rows, TORCH)[0]
     assert missing.ms is None
@@ -56,6 +62,7 @@ def test_missing_pytorch_is_said_and_is_no_failure(rows):
     assert "no PyTorch" in against.note
 
 
+@LONG
 def test_what_is_compared_computes_the_same_loss(rows):
     every = {row.loss for row in rows if row.n == QUICK.n and row.loss and row.k is None and "two" not in row.name}
     assert max(every) - min(every) < 1e-4
@@ -63,6 +70,7 @@ def test_what_is_compared_computes_the_same_loss(rows):
     assert max(pairwise) - min(pairwise) < 1e-4
 
 
+@LONG
 def test_rows_are_json(rows):
     read = json.loads(json.dumps([row.as_json() for row in rows]))
     for row in read:

@@ -134,8 +134,7 @@ def test_another_device_selects_at_once(monkeypatch):
     assert sifts == {"cpu": True, "cuda": False}
 
 
-@pytest.mark.parametrize("where", ["keys", "queries", "queue"])
-@pytest.mark.parametrize("top_k", [1, 3])
+@pytest.mark.parametrize(("where", "top_k"), [("keys", 1), ("queries", 3), ("queue", 1), ("queue", 3)])
 def test_a_nan_makes_nan_of_every_row_that_could_select_it_and_of_no_other(monkeypatch, where, top_k):
     monkeypatch.setattr(strip, "WORTH", 1)
     n, m, size = 64, 509, 211
