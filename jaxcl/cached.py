@@ -40,8 +40,8 @@ class Programs(NamedTuple):
             batch_stats)`, with the embeddings of micro-batch `number` in their place.
         loss: `(state, embeddings, ids [B], labels [B]) -> (gradient, Problem)`; of the state it reads what `bare`
             leaves, and the gradient is a tree like the embeddings.
-        replay: `(params, frozen, target, step, number, micro-batch, gradient, grads, batch_stats) -> (grads, batch_stats)`,
-            with what this micro-batch adds to the gradient of the parameters, float32.
+        replay: `(params, frozen, target, step, number, micro-batch, gradient, grads, batch_stats) -> (grads,
+            batch_stats)`, with what this micro-batch adds to the gradient of the parameters, float32.
         update: `(state, grads, batch_stats, Problem) -> (state, metrics)`.
     """
 
