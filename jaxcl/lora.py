@@ -33,6 +33,8 @@ DRAW = 0x10A  # folded into the key of a run, whose other uses stay as they were
 MODULES = {"attention": ("qkv", "project"), "mlp": ("mlp1", "mlp2"), "patches": ("patches",)}
 DEFAULT = ("attention", "mlp", "conv")  # as far as a network has them
 
+_SHOWN = 12  # names in a message
+
 Tree = Mapping[str, Any]
 
 
@@ -61,12 +63,12 @@ def find_kernels(params: Tree, config: LoraConfig) -> list[str]:
     for word, paths in found.items():
         if config.targets is not None and not paths:
             known = [kind for kind in LORA_TARGETS if any(_matches(kind, *item) for item in shapes.items())]
-            raise ConfigError(f"{set_to}: {word!r} matches no kernel; known are {', '.join([*known, *shapes])}")
+            raise ConfigError(f"{set_to}: {word!r} matches no kernel; known are {_some([*known, *shapes])}")
     chosen = [path for path in shapes if any(path in paths for paths in found.values())]
     for name in NETWORKS:
         if name in params and not any(path.startswith(f"{name}/") for path in chosen):
             known = [path for path in shapes if path.startswith(f"{name}/")]
-            raise ConfigError(f"{set_to} would train nothing of {name!r}; its kernels are {', '.join(known)}")
+            raise ConfigError(f"{set_to} would train nothing of {name!r}; its kernels are {_some(known)}")
     for path in chosen:
         rows, columns = _sides(path, shapes[path])
         if config.rank > min(rows, columns):
@@ -215,6 +217,11 @@ def _kernels(tree: Any, path: str) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield path, item.shape
         elif isinstance(item, Mapping):
             yield from _kernels(item, f"{path}/{name}")
+
+
+def _some(names: list[str]) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _matches(word: str, path: str, shape: tuple[int, ...]) -> bool:

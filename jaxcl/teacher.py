@@ -124,7 +124,7 @@ def _config_of(folder: Path, name: str) -> Config:
 
 
 def _check_alike(config: Config, its: Config, name: str) -> None:
-    """Raises where the two see images of another size, would compare embeddings of another length, or one is in parts."""
+    """Raises where one cannot learn from the other: images or embeddings of another size, a teacher in parts."""
     if its.lora.rank:
         raise ConfigError(
             f"{name} was trained with lora.rank = {its.lora.rank}: its checkpoints hold what was trained, and not the "
