@@ -142,7 +142,7 @@ class Checkpoints:
             sums = self._sums(step)
         if sums and sums["arrays"].keys() != saved.keys():
             raise DamagedError(f"{_brief(where)} is damaged (the list of its arrays)")
-        reason = misfit(saved, array_types(_stored(like)))
+        reason = misfit(saved, _held(array_types(like)))
         if reason:
             raise ConfigError(f"checkpoint {self._folder / str(step)} does not fit this configuration: {reason}")
         with _reading(where):
@@ -244,6 +244,11 @@ def stored_config(folder: Path) -> dict[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):
             return dict(ocp.JsonCheckpointHandler().restore(folder.absolute() / str(step) / "config"))
     return None
+
+
+def _held(types: dict[str, str]) -> dict[str, str]:
+    """Of the arrays of a state those that a checkpoint holds."""
+    return {path: kind for path, kind in types.items() if not path.startswith("frozen/")}
 
 
 def _stored(state: Any, tree: Any = None) -> Any:
