@@ -29,7 +29,7 @@ from jaxcl.config import LORA_TARGETS, ConfigError, LoraConfig
 A, B, SCALE = "lora_a", "lora_b", "lora_scale"
 NETWORKS = ("encoder", "text")  # adapted and else frozen; all others, such as heads, are trained whole
 STACKED = "layers"  # the name of an nn.scan: every leaf below has a leading axis of layers
-DRAW = 0x10A  # folded into the key of a run, whose other uses stay as they were
+DRAW = 2**32 - 2  # folded into the key of a run; no step has this number
 MODULES = {"attention": ("qkv", "project"), "mlp": ("mlp1", "mlp2"), "patches": ("patches",)}
 DEFAULT = ("attention", "mlp", "conv")  # as far as a network has them
 
@@ -172,15 +172,6 @@ def adapting() -> AbstractContextManager[Any]:
     [[7.]]
     """
     return nn.intercept_methods(_add_product)
-
-
-def trained_count(trained: Any) -> int:
-    """Numbers in A and B alone.
-
-    >>> trained_count({"encoder": {"qkv": {"lora_a": jnp.ones((8, 2))}}, "head": {"bias": jnp.ones(3)}})
-    16
-    """
-    return sum(leaf.size for name in NETWORKS if name in trained for leaf in jax.tree.leaves(trained[name]))
 
 
 def _add_product(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:

@@ -301,6 +301,13 @@ def test_settings_that_cannot_work_are_refused_with_what_would(values, message):
         resolve({"lora": values})
 
 
+def test_an_optimizer_whose_steps_are_relative_to_a_parameter_of_zero_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"optim.name = 'lars' moves a parameter by .* lora.rank = 2 .* 'adamw' or 'sgd'"
+    ):
+        resolve({"lora": {"rank": 2}, "optim": {"name": "lars"}})
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

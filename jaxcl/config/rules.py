@@ -17,7 +17,7 @@ def check_together(config: Config) -> None:
                 f"augment.{low} = {getattr(augment, low)} is above augment.{high} = {getattr(augment, high)}"
             )
     _check_batch(batch)
-    _check_lora(config.lora)
+    _check_lora(config.lora, config.optim.name)
     if config.optim.warmup_steps >= config.steps:
         raise ConfigError(
             f"optim.warmup_steps = {config.optim.warmup_steps} leaves none of steps = {config.steps} at the full "
@@ -64,8 +64,13 @@ def _check_batch(batch: BatchConfig) -> None:
         )
 
 
-def _check_lora(lora: LoraConfig) -> None:
+def _check_lora(lora: LoraConfig, optimizer: str) -> None:
     """Each target is a kind of kernel or a pattern; whether it matches one, only the networks can say."""
+    if lora.rank and optimizer == "lars":
+        raise ConfigError(
+            f"optim.name = 'lars' moves a parameter by a share of its length, and with lora.rank = {lora.rank} half of "
+            "them start at zero; 'adamw' or 'sgd'"
+        )
     for word in lora.words if lora.targets is not None else []:
         if word not in LORA_TARGETS and not {"/", "*"} & set(word):
             raise ConfigError(
