@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from jaxcl import methods
+from jaxcl import lora, methods
 from jaxcl.assess import Readers, as_unit
 from jaxcl.augment import augment
 from jaxcl.cached import make_cached_step, make_programs
@@ -66,6 +66,7 @@ class Parts:
         mesh: devices.
         method: embeddings and objective.
         init_state: `(seed) -> TrainState`, placed on the mesh.
+        base: `() -> TrainState.frozen`, made anew from pretrained weights and the seed; None where nothing is frozen.
         like: shapes and shardings of a state.
         train_step: `(state, batch) -> (state, metrics)`, compiled at its first call; the old state is given up.
         place: batch of numpy arrays of this process to global arrays on the mesh.
@@ -84,6 +85,7 @@ class Parts:
     mesh: Mesh
     method: Method
     init_state: Callable[[int], TrainState]
+    base: Callable[[], Any] | None
     like: TrainState
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
     place: Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]
@@ -141,11 +143,14 @@ def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = 
         queue_dim=config.model.head_dim,
         queue_dtype=config.queue.dtype,
         queue_rows=config.queue.start if config.queue.adapt else None,
+        adapted=config.lora,
     )
     shapes = jax.eval_shape(init_state, jax.random.key(0))
     shapes = shapes if source is None else shapes._replace(target=source.like)
     shardings = state_shardings(shapes, mesh)
-    weights = find_weights(config, {"params": shapes.params, "batch_stats": shapes.batch_stats}, check=fresh)
+    whole = jax.eval_shape(lora.merge, shapes.params, shapes.frozen)
+    needed = fresh or shapes.frozen is not None  # a checkpoint holds all weights but frozen ones
+    weights = find_weights(config, {"params": whole, "batch_stats": shapes.batch_stats}, check=needed)
     first = make_first_state(init_state, shardings, source, weights)
     like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
     train_step = make_step(config, method, optimizer, mesh=mesh, like=like)
@@ -159,8 +164,11 @@ def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = 
     encode, towers = on_images(method.features), method.towers
     compared = towers and (on_images(towers.image), towers.text)
 
+    def of(state: TrainState, function: Callable[..., jax.Array]) -> Partial:
+        return Partial(function, lora.joined(state.params, state.frozen), state.batch_stats)
+
     def encoder(state: TrainState) -> Partial:
-        return Partial(encode, state.params, state.batch_stats)
+        return of(state, encode)
 
     return Parts(
         config=config,
@@ -169,15 +177,16 @@ def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = 
         mesh=mesh,
         method=method,
         init_state=first,
+        base=None if shapes.frozen is None else lambda: first(config.seed, teach=False).frozen,
         like=like,
         train_step=train_step,
         place=make_place(config, mesh),
         encoder=encoder,
-        untrained=lambda seed: encoder(first(seed, False)),
+        untrained=lambda seed: encoder(first(seed, teach=False, load=False)),
         teacher=source and source.config,
         readers=make_readers(config, splits, bad),
         tokenizer=tokenizer,
-        towers=compared and (lambda state: tuple(Partial(f, state.params, state.batch_stats) for f in compared)),
+        towers=compared and (lambda state: tuple(of(state, function) for function in compared)),
     )
 
 
@@ -250,15 +259,15 @@ def make_first_state(
         weights: reads pretrained variables; None: there are none.
 
     Returns:
-        `first_state(seed, learned=True) -> TrainState`; teacher and pretrained weights are read from disk at each
-        call, or left out, so that all of it is random.
+        `first_state(seed, *, teach=True, load=True) -> TrainState`; the teacher and pretrained weights are read from
+        disk at each call, or left out, so that all of it is random.
     """
 
-    def first_state(seed: int, learned: bool = True) -> TrainState:
-        given = [weights()] if weights and learned else []
+    def first_state(seed: int, *, teach: bool = True, load: bool = True) -> TrainState:
+        given = [weights()] if weights and load else []
         own = shardings if source is None else shardings._replace(target=None)
         student = jax.jit(init_state, out_shardings=own)(jax.random.key(seed), *given)
-        return student._replace(target=source.load(shardings.target)) if source and learned else student
+        return student._replace(target=source.load(shardings.target)) if source and teach else student
 
     return first_state
 

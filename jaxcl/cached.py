@@ -27,7 +27,7 @@ from jax import lax
 
 from jaxcl.methods.base import Method
 from jaxcl.portions import Portions
-from jaxcl.update import descend, make_finish, make_negatives, metrics_of, problem_keys
+from jaxcl.update import descend, make_finish, make_negatives, metrics_of, networks_of, problem_keys
 
 Batch = dict[str, Any]
 
@@ -36,12 +36,12 @@ class Programs(NamedTuple):
     """The four parts of a step, or one thing for each of them, such as a compiled program or its arguments.
 
     Attributes:
-        encode: `(params, target, step, number, micro-batch, embeddings [B, …], batch_stats) -> (embeddings,
+        encode: `(params, frozen, target, step, number, micro-batch, embeddings [B, …], batch_stats) -> (embeddings,
             batch_stats)`, with the embeddings of micro-batch `number` in their place.
         loss: `(state, embeddings, ids [B], labels [B]) -> (gradient, Problem)`; of the state it reads what `bare`
             leaves, and the gradient is a tree like the embeddings.
-        replay: `(params, target, step, number, micro-batch, gradient, grads, batch_stats) -> (grads, batch_stats)`,
-            with what this micro-batch adds to the gradient of the parameters, float32.
+        replay: `(params, frozen, target, step, number, micro-batch, gradient, grads, batch_stats) -> (grads,
+            batch_stats)`, with what this micro-batch adds to the gradient of the parameters, float32.
         update: `(state, grads, batch_stats, Problem) -> (state, metrics)`.
     """
 
@@ -104,14 +104,17 @@ def make_programs(
     def keys_of(step: Any) -> jax.Array:
         return jax.random.split(problem_keys(seed, step, 1)[0])
 
-    def embed(params: Any, target: Any, step: Any, number: Any, micro: Batch, batch_stats: Any) -> tuple[Any, Any]:
+    def embed(
+        params: Any, frozen: Any, target: Any, step: Any, number: Any, micro: Batch, batch_stats: Any
+    ) -> tuple[Any, Any]:
         key = jax.random.fold_in(keys_of(step)[0], number)
+        params, target = networks_of(method, params, frozen, target)
         return method.embed(key, params, batch_stats, target, prepare(micro), train=True)
 
     def encode(
-        params: Any, target: Any, step: Any, number: Any, micro: Batch, embeddings: Any, batch_stats: Any
+        params: Any, frozen: Any, target: Any, step: Any, number: Any, micro: Batch, embeddings: Any, batch_stats: Any
     ) -> tuple[Any, Any]:
-        rows, batch_stats = embed(params, target, step, number, micro, batch_stats)
+        rows, batch_stats = embed(params, frozen, target, step, number, micro, batch_stats)
         # without a place to write to yet, its shape is asked for
         return portions.put(portions.blank(rows) if embeddings is None else embeddings, rows, number), batch_stats
 
@@ -129,10 +132,18 @@ def make_programs(
         return gradient, Problem(dict(metrics_of(out), queue_rows=bank.filled), out.push_values, out.push_groups)
 
     def replay(
-        params: Any, target: Any, step: Any, number: Any, micro: Batch, gradient: Any, grads: Any, batch_stats: Any
+        params: Any,
+        frozen: Any,
+        target: Any,
+        step: Any,
+        number: Any,
+        micro: Batch,
+        gradient: Any,
+        grads: Any,
+        batch_stats: Any,
     ) -> tuple[Any, Any]:
         def again(params: Any) -> tuple[Any, Any]:
-            return embed(params, target, step, number, micro, batch_stats)
+            return embed(params, frozen, target, step, number, micro, batch_stats)
 
         _, pull, batch_stats = jax.vjp(again, params, has_aux=True)
         (more,) = pull(portions.take(gradient, number, micro["id"].shape[0]))
@@ -160,7 +171,7 @@ def make_cached_step(
     """
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
-        seen = state.params, state.target, state.step
+        seen = seen_of(state)
 
         def over(program: Callable[..., tuple[Any, Any]], first: tuple[Any, Any]) -> tuple[Any, Any]:
             def one(carry: tuple[Any, Any], number: Any) -> tuple[tuple[Any, Any], None]:
@@ -186,9 +197,14 @@ def with_gradient(replay: Callable[..., Any], gradient: Any, *arguments: Any) ->
     return replay(*arguments[:-2], gradient, *arguments[-2:])
 
 
+def seen_of(state: Any) -> tuple[Any, Any, Any, Any]:
+    """Of a state what encode and replay read, their first arguments; batch statistics are among the last."""
+    return state.params, state.frozen, state.target, state.step
+
+
 def bare(state: Any) -> Any:
     """Of a state what the loss reads: counters and queue, so that a program of its own is handed nothing else."""
-    return state._replace(params=None, batch_stats=None, opt_state=None, target=None)
+    return state._replace(params=None, batch_stats=None, opt_state=None, target=None, frozen=None)
 
 
 def zeros_like(shapes: Any) -> Any:
@@ -215,7 +231,5 @@ def embedding_shapes(programs: Programs, portions: Portions, state: Any, batch: 
     """
     micro = jax.tree.map(lambda x: jax.ShapeDtypeStruct((portions.micro, *x.shape[1:]), x.dtype), batch)
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    shapes, _ = jax.eval_shape(
-        programs.encode, state.params, state.target, state.step, number, micro, None, state.batch_stats
-    )
+    shapes, _ = jax.eval_shape(programs.encode, *seen_of(state), number, micro, None, state.batch_stats)
     return shapes

@@ -36,12 +36,14 @@ class Restored(NamedTuple):
         state: of the run.
         position: in the data.
         damaged: newer steps, each with what is wrong with it.
+        frozen: checksums of the parameters that no checkpoint holds, by path.
     """
 
     step: int
     state: Any
     position: dict[str, Any]
     damaged: dict[int, str]
+    frozen: dict[str, str | None]
 
 
 class Found(NamedTuple):
@@ -55,7 +57,8 @@ class Found(NamedTuple):
 class Checkpoints:
     """The folder `checkpoints/` of a run.
 
-    A checkpoint holds the train state, the position in the data, checksums of both and the resolved configuration.
+    A checkpoint holds the train state, the position in the data, checksums of both and the resolved configuration. Of
+    frozen parameters, which are made anew from the configuration, it holds the checksums only.
     Saving returns at once and goes on in the background; an unfinished save is never taken for a checkpoint.
     """
 
@@ -79,6 +82,7 @@ class Checkpoints:
             ),
         )
         self._folder = folder
+        self._frozen: dict[str, str | None] | None = None  # checksums, of what no step changes
 
     def latest(self) -> int | None:
         """The newest step that was saved whole, or None."""
@@ -109,13 +113,17 @@ class Checkpoints:
         bad = _first_non_finite(state)
         if bad is not None:
             raise ConfigError(f"{bad} is not finite at step {step}: the state was not saved; lower optim.base_lr")
-        sums = {"arrays": checksums(state), "data": text_checksum(position)}
+        frozen, stored = getattr(state, "frozen", None), _stored(state)
+        sums = {"arrays": checksums(stored), "data": text_checksum(position)}
+        if frozen is not None:
+            self._frozen = self._frozen or checksums(frozen)
+            sums["frozen"] = self._frozen
         items: dict[str, Any] = {"data": position, "config": config, _CHECKSUMS: sums}
         with self._writing():
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(state),
+                    state=ocp.args.StandardSave(stored),
                     **{name: ocp.args.JsonSave(item) for name, item in items.items()},
                 ),
                 metrics=None if score is None or not math.isfinite(score) else {"score": float(score)},
@@ -129,7 +137,7 @@ class Checkpoints:
             like: tree of `jax.ShapeDtypeStruct` with shardings, which place the arrays, whatever mesh saved them.
 
         Returns:
-            The state and the position.
+            The state, without frozen parameters, and the position.
 
         Raises:
             DamagedError: what lies there is not what was saved.
@@ -137,15 +145,15 @@ class Checkpoints:
         """
         where = self._folder.absolute() / str(step)
         tree, sums = _listed(where)
-        reason = misfit(array_types(tree), array_types(like))
+        reason = misfit(array_types(tree), _held(array_types(like)))
         if reason:
             raise ConfigError(f"checkpoint {self._folder / str(step)} does not fit this configuration: {reason}")
         with _reading(where):
-            known = _known_fields(like, tree)
+            known = _stored(like, tree)
             items = ocp.args.Composite(state=ocp.args.StandardRestore(known), data=ocp.args.JsonRestore())
             restored = self._manager.restore(step, args=items)
             state, position = restored["state"], dict(restored["data"])
-            state = state if known is like else like._replace(**state)
+            state = state if known is like else like._replace(**{**dict.fromkeys(like._fields), **state})
         if sums:
             bad = differing(checksums(state), sums["arrays"])
             bad = "data" if bad is None and text_checksum(position) != sums["data"] else bad
@@ -169,7 +177,8 @@ class Checkpoints:
         if found is None:
             return None
         state, position = found.read
-        return Restored(found.step, state, position, found.damaged)
+        _, sums = _listed(self._folder.absolute() / str(found.step))
+        return Restored(found.step, state, position, found.damaged, sums["frozen"] if sums else {})
 
     def set_aside(self, restored: Restored) -> None:
         """Says which checkpoints are damaged, and renames them so that none is taken for the newest again.
@@ -228,11 +237,17 @@ def stored_config(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _known_fields(like: Any, tree: Any) -> Any:
-    """A state without the empty fields that the version which saved it did not have yet."""
-    if not hasattr(like, "_asdict") or set(like._fields) <= set(tree):
-        return like
-    return {name: value for name, value in like._asdict().items() if name in tree or value is not None}
+def _held(types: dict[str, str]) -> dict[str, str]:
+    """Of the arrays of a state those that a checkpoint holds."""
+    return {path: kind for path, kind in types.items() if not path.startswith("frozen/")}
+
+
+def _stored(state: Any, tree: Any = None) -> Any:
+    """A state by the names of its fields, "frozen" left out, and empty ones that a saved tree does not have yet."""
+    if not hasattr(state, "_asdict"):
+        return state
+    fields = {name: value for name, value in state._asdict().items() if name != "frozen"}
+    return {name: value for name, value in fields.items() if tree is None or name in tree or value is not None}
 
 
 def _steps(folder: Path) -> list[int]:
@@ -371,7 +386,7 @@ def _listed(where: Path) -> tuple[Any, dict[str, Any] | None]:
         saved = array_types(tree)
         if (where / _CHECKSUMS).exists():
             read = ocp.JsonCheckpointHandler().restore(where / _CHECKSUMS)
-            sums = {"arrays": dict(read["arrays"]), "data": read["data"]}
+            sums = {"arrays": dict(read["arrays"]), "data": read["data"], "frozen": dict(read.get("frozen", {}))}
     if sums and sums["arrays"].keys() != saved.keys():
         raise DamagedError(f"{_brief(where)} is damaged (the list of its arrays)")
     return tree, sums

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxcl.cached import Problem, Programs, bare, embedding_shapes, with_gradient, zero_gradient, zeros_like
+from jaxcl.cached import Problem, Programs, bare, embedding_shapes, seen_of, with_gradient, zero_gradient, zeros_like
 from jaxcl.mesh import along_data, replicated
 from jaxcl.portions import Portions
 from jaxcl.state import TrainState
@@ -46,9 +46,9 @@ class HostedStep:
         self._blank: Callable[[], Any] | None = None
         self._zero_gradient = jax.jit(zero_gradient, out_shardings=placed.params)
         self.programs = Programs(
-            encode=jax.jit(programs.encode, out_shardings=(rows, placed.batch_stats), donate_argnums=5),
+            encode=jax.jit(programs.encode, out_shardings=(rows, placed.batch_stats), donate_argnums=6),
             loss=jax.jit(programs.loss, out_shardings=(rows, Problem(everywhere, pushed, pushed)), donate_argnums=1),
-            replay=jax.jit(programs.replay, out_shardings=(placed.params, placed.batch_stats), donate_argnums=6),
+            replay=jax.jit(programs.replay, out_shardings=(placed.params, placed.batch_stats), donate_argnums=7),
             update=jax.jit(programs.update, out_shardings=(placed, whole), donate_argnums=0),
         )
 
@@ -90,7 +90,7 @@ class HostedStep:
         embeddings = shaped(embedding_shapes(self._pure, self._portions, state, batch), rows)
         grads = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), state.params)
         number = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
-        seen = state.params, state.target, state.step, number, shaped(batch, rows, self._portions.micro)
+        seen = *seen_of(state), number, shaped(batch, rows, self._portions.micro)
         asked = bare(state), embeddings, shaped(batch["id"], rows), shaped(batch["label"], rows)
         _, problem = jax.eval_shape(self._pure.loss, *asked)
         problem = Problem(
@@ -115,7 +115,7 @@ class HostedStep:
         self, program: Callable[..., tuple[Any, Any]], state: TrainState, batch: Batch, buffer: Any, batch_stats: Any
     ) -> tuple[Any, Any]:
         """Calls a program with one micro-batch after the other; while it works, the next one is on its way."""
-        seen, count, coming = (state.params, state.target, state.step), self._portions.count, self._micro(batch, 0)
+        seen, count, coming = seen_of(state), self._portions.count, self._micro(batch, 0)
         for number in range(count):
             micro = coming
             buffer, batch_stats = program(*seen, np.int32(number), micro, buffer, batch_stats)

@@ -12,9 +12,10 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from jaxcl.config import MAX_LOGIT_SCALE, OptimConfig
+from jaxcl.lora import SCALE
 from jaxcl.schedules import make_learning_rate
 
-DECAYED = ("kernel", "embedding")
+DECAYED = ("kernel", "embedding", "lora_a", "lora_b")
 # of parameters by their name: the logarithm of a learned inverse temperature
 BOUNDS = {"log_scale": (-math.log(MAX_LOGIT_SCALE), math.log(MAX_LOGIT_SCALE))}
 STACKED = "layers"  # the name of an nn.scan: every leaf below has a leading axis of layers
@@ -100,7 +101,7 @@ def within_bounds(optimizer: optax.GradientTransformation) -> optax.GradientTran
 
 
 def decay_mask(params: PyTree) -> PyTree[bool]:
-    """True where weight decay and trust ratio apply: leaves whose own name is "kernel" or "embedding".
+    """True where weight decay and trust ratio apply: leaves whose own name is one of `DECAYED`.
 
     >>> decay_mask({"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}})
     {'dense': {'bias': False, 'kernel': True}}
@@ -125,15 +126,17 @@ def parameter_groups(params: PyTree) -> list[ParameterRow]:
     return [ParameterRow("/".join(_keys(p)), x.shape, x.size, d) for (p, x), d in zip(leaves, decays, strict=True)]
 
 
-def group_table(params: PyTree, config: OptimConfig) -> str:
-    """What decays and what does not, two lines to read before a run.
+def group_table(params: PyTree, config: OptimConfig, frozen: PyTree = None) -> str:
+    """What decays, what does not and what is frozen, a few lines to read before a run.
 
     Args:
         params: any tree of arrays or of their shapes.
         config: optimizer and decay.
+        frozen: a tree of those that are not trained; None: there are none.
 
     Returns:
-        A line each for kernels and for norms and biases: how many arrays, how many numbers, what is done to them.
+        A line each for kernels and for norms and biases: how many arrays, how many numbers, what is done to them; where
+        some are frozen, two more of these and of the share that is trained.
 
     >>> print(group_table({"norm": {"scale": jnp.ones(3)}}, OptimConfig()))
     norms and biases: 1 array, 3 numbers, no weight decay
@@ -143,9 +146,14 @@ def group_table(params: PyTree, config: OptimConfig) -> str:
     for decays, name in ((True, "kernels"), (False, "norms and biases")):
         sizes = [row.size for row in rows if row.decays is decays]
         decay = f"weight decay {config.weight_decay:g}" if decays and config.weight_decay else "no weight decay"
-        arrays = f"{len(sizes)} array{'s' if len(sizes) != 1 else ''}"
         if sizes:
-            lines.append(f"{name}: {arrays}, {sum(sizes):,} numbers, {decay}{ratio[decays]}")
+            lines.append(f"{name}: {_counted(sizes)}, {decay}{ratio[decays]}")
+    still = [x.size for path, x in jax.tree_util.tree_leaves_with_path(frozen) if _keys(path)[-1] != SCALE]
+    if still:
+        moved = sum(row.size for row in rows)
+        share = 100 * moved / (moved + sum(still))
+        lines.append(f"frozen: {_counted(still)}")
+        lines.append(f"trained: {moved:,} of {moved + sum(still):,} numbers, {share:.3g} %")
     return "\n".join(lines)
 
 
@@ -164,6 +172,11 @@ def ema(target: PyTree, online: PyTree, decay: float | Float[Array, ""]) -> PyTr
     1.25
     """
     return jax.tree.map(lambda t, o: (decay * t + (1 - decay) * o).astype(t.dtype), target, online)
+
+
+def _counted(sizes: list[int]) -> str:
+    """How many arrays, and how many numbers in them."""
+    return f"{len(sizes)} array{'s' if len(sizes) != 1 else ''}, {sum(sizes):,} numbers"
 
 
 def _keys(path: tuple[Any, ...]) -> list[str]:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxcl.build import Parts
-from jaxcl.checkpoint import Checkpoints, stored_config
+from jaxcl.checkpoint import Checkpoints, Restored, stored_config
 from jaxcl.config import Config, ConfigError, to_dict
 from jaxcl.data import Loader
+from jaxcl.integrity import checksums, differing
 from jaxcl.report import read_metrics
 from jaxcl.state import TrainState
 from jaxcl.workdir import CHECKPOINTS, CONFIG, METRICS, check_unchanged, keep_aside, read_json
@@ -96,13 +97,41 @@ def begin(
             f"--resume with steps = {steps}, but the newest checkpoint is of step {found.step}; the smallest valid "
             f"value is {found.step}"
         )
+    state = with_base(found, parts)
     loader.restore(found.position)
     checkpoints.set_aside(found)
     if steps_before not in (None, steps):
         follow = ", ".join(_schedules(parts.config))
         warnings.warn(f"steps = {steps} (the run has {steps_before}): a new schedule for {follow}", stacklevel=2)
     print(f"resumed at step {found.step} of {steps}", flush=True)
-    return found.state, found.step
+    return state, found.step
+
+
+def with_base(found: Restored, parts: Parts) -> TrainState:
+    """A restored state with its frozen parameters, which no checkpoint holds: made anew, and compared with checksums.
+
+    Args:
+        found: what a checkpoint holds.
+        parts: of the run.
+
+    Returns:
+        The state; as it was restored where nothing is frozen.
+
+    Raises:
+        ConfigError: they are not those that the checkpoint was trained beside.
+    """
+    if parts.base is None:
+        return found.state
+    frozen = parts.base()
+    other = differing(found.frozen, checksums(frozen))
+    if other:
+        model, text = parts.config.model.pretrained, parts.config.text.pretrained
+        read = [f"{name}.pretrained = {file!r}" for name, file in (("model", model), ("text", text)) if file]
+        source = " or ".join(read) or f"seed = {parts.config.seed}, on another kind of machine or version of jax,"
+        raise ConfigError(
+            f"checkpoint {found.step} was trained beside other frozen parameters than {source} gives: {other} differs"
+        )
+    return found.state._replace(frozen=frozen)
 
 
 def _schedules(config: Config) -> list[str]:

@@ -11,23 +11,26 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Int
 
+from jaxcl import lora
 from jaxcl import queue as queues
+from jaxcl.config import LoraConfig
 from jaxcl.mesh import along_data, parameter_spec, replicated
 from jaxcl.methods.base import Captioned, Method
 
 
 class TrainState(NamedTuple):
-    """Everything that a step changes; random keys are not here, they are folded from seed and step.
+    """Everything that a step changes, and what it needs unchanged; random keys are folded from seed and step.
 
     Attributes:
         step: batches seen, each of `batch.size` images.
         updates: real updates among them; a non-finite step is seen but changes nothing.
-        params: of encoder and head, float32.
+        params: that are trained, of encoder and head, float32.
         batch_stats: running statistics of batch norms.
         opt_state: of the optimizer.
         queue: embeddings of earlier steps, or None.
         target: parameters of a momentum encoder, variables of a teacher, or None.
         queue_rows: newest rows of the queue that count, where validation decides it, or None.
+        frozen: parameters that nothing changes, with low-rank adaptation, or None; no checkpoint holds them.
     """
 
     step: Int[Array, ""]
@@ -38,6 +41,7 @@ class TrainState(NamedTuple):
     queue: queues.Queue | None
     target: Any
     queue_rows: Int[Array, ""] | None = None
+    frozen: Any = None
 
 
 def make_init_state(
@@ -50,6 +54,7 @@ def make_init_state(
     queue_dim: int,
     queue_dtype: str,
     queue_rows: int | None = None,
+    adapted: LoraConfig | None = None,
 ) -> Callable[..., TrainState]:
     """The function that makes the first state from a key; run it under `jax.jit` with `state_shardings`.
 
@@ -62,6 +67,7 @@ def make_init_state(
         queue_dim: numbers of a row.
         queue_dtype: storage type of its rows.
         queue_rows: newest rows that count at first, where validation decides it; None: it does not.
+        adapted: how encoder and text tower are, by low rank; None, or rank 0: all parameters are trained.
 
     Returns:
         `init_state(key, given={}) -> TrainState`; variables that are given, a part of the tree, take the place of
@@ -72,7 +78,9 @@ def make_init_state(
         views = jnp.zeros(views_shape, jnp.float32)
         captioned = tokens_shape and Captioned(views, jnp.zeros(tokens_shape, jnp.int32))
         variables = with_given(method.init(key, captioned or views), given or {})
-        params, batch_stats = variables["params"], variables["batch_stats"]
+        params, batch_stats, frozen = variables["params"], variables["batch_stats"], None
+        if adapted is not None and adapted.rank:
+            params, frozen = lora.split(key, params, adapted)
         queue = queues.init(queue_size, queue_dim, dtype=jnp.dtype(queue_dtype)) if queue_size else None
         return TrainState(
             step=jnp.zeros((), jnp.int32),
@@ -83,6 +91,7 @@ def make_init_state(
             queue=queue,
             target=method.target and jax.tree.map(jnp.copy, method.target(params)),
             queue_rows=None if queue_rows is None else jnp.int32(queue_rows),
+            frozen=frozen,
         )
 
     return init_state
@@ -110,6 +119,7 @@ def state_shardings(state: TrainState, mesh: Mesh) -> Any:
         params=jax.tree.map(by_shape, state.params),
         opt_state=jax.tree.map(by_shape, state.opt_state),
         target=jax.tree.map(by_shape, state.target),
+        frozen=jax.tree.map(by_shape, state.frozen),
         queue=placed.queue and placed.queue._replace(values=by_row, groups=by_row),
     )
 

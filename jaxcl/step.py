@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxcl.methods.base import Method
-from jaxcl.update import descend, make_finish, make_negatives, metrics_of, problem_keys
+from jaxcl.update import descend, make_finish, make_negatives, metrics_of, networks_of, problem_keys
 
 Batch = dict[str, Any]
 
@@ -58,8 +58,8 @@ def make_train_step(
     finish = make_finish(method, learning_rate=learning_rate, target_decay=target_decay)
 
     def loss_fn(params: Any, state: Any, against: dict[str, Any], batch: Batch, key: Any) -> tuple[jax.Array, Any]:
-        keys, stats, target = jax.random.split(key), state.batch_stats, state.target
-        embeddings, batch_stats = method.embed(keys[0], params, stats, target, prepare(batch), train=True)
+        keys, (params, target) = jax.random.split(key), networks_of(method, params, state.frozen, state.target)
+        embeddings, batch_stats = method.embed(keys[0], params, state.batch_stats, target, prepare(batch), train=True)
         out = method.objective(keys[1], embeddings, batch["id"], batch["label"], **against)
         return out.loss, (batch_stats, out)
 

@@ -163,7 +163,12 @@ def _config_of(folder: Path, name: str) -> Config:
 
 
 def _check_alike(config: Config, its: Config, name: str) -> None:
-    """Raises where the two see images of another size, or would compare embeddings of another length."""
+    """Raises where one cannot learn from the other: images or embeddings of another size, a teacher in parts."""
+    if its.lora.rank:
+        raise ConfigError(
+            f"{name} was trained with lora.rank = {its.lora.rank}: its checkpoints hold what was trained, and not the "
+            "frozen encoder beside it; a teacher needs lora.rank = 0"
+        )
     if its.data.image_size != config.data.image_size:
         raise ConfigError(
             f"{name} was trained on images of {its.data.image_size} pixels, and data.image_size = "

@@ -22,10 +22,11 @@ from jaxcl.checkpoint import Checkpoints, newest_step
 from jaxcl.config import Config, ConfigError, batch_line, mesh_that_fits, resolve, to_dict
 from jaxcl.data import Loader, caption_line, make_loader
 from jaxcl.interrupt import Interrupt, Interrupted, stopping
+from jaxcl.lora import merge
 from jaxcl.methods import traits
 from jaxcl.optim import group_table
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics, summary_table, write_report, write_summary
-from jaxcl.resume import begin, check_resumable, saved_config
+from jaxcl.resume import begin, check_resumable, saved_config, with_base
 from jaxcl.state import TrainState, parameter_count
 from jaxcl.teacher import check_apart, remember, remembered
 from jaxcl.workdir import CHECKPOINTS, CONFIG, SUMMARY, claim, read_json, write_json
@@ -63,7 +64,8 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     try:
         before = check_resumable(workdir, config)
         warn_of_stale_negatives(config, len(parts.splits.train))
-        print(f"workdir: {workdir}\n{batch_line(config)}\n{group_table(parts.like.params, config.optim)}", flush=True)
+        table = group_table(parts.like.params, config.optim, parts.like.frozen)
+        print(f"workdir: {workdir}\n{batch_line(config)}\n{table}", flush=True)
         if captions:
             print(captions, flush=True)
         with Interrupt() as interrupt:
@@ -260,7 +262,7 @@ def evaluate(workdir: Path) -> dict[str, Any]:
                 checkpoints.set_aside(found)
             finally:
                 checkpoints.close()
-            return finish(parts, found.state, workdir, None, started)
+            return finish(parts, with_base(found, parts), workdir, None, started)
     finally:
         claimed.release()
 
@@ -349,7 +351,8 @@ def describe(parts: Parts, state: TrainState, result: Assessment) -> dict[str, A
         nonfinite_steps=int(state.step) - int(state.updates),
         devices=parts.mesh.size,
         bad_images=len(parts.bad.train) + len(parts.bad.test),
-        param_count=parameter_count(state.params),
+        param_count=parameter_count(jax.eval_shape(merge, state.params, state.frozen)),
+        trained_param_count=parameter_count(state.params),
         protocol=dict(
             data=parts.splits.train.protocol,
             train_images=len(parts.splits.train),

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxcl import lora
 from jaxcl import queue as queues
 from jaxcl.methods.base import Method, Objective
 from jaxcl.optim import ema
@@ -71,6 +72,21 @@ def metrics_of(out: Objective) -> dict[str, jax.Array]:
     return dict(out.metrics, **spread(out.push_values), loss=out.loss)
 
 
+def networks_of(method: Method, params: Any, frozen: Any, target: Any) -> tuple[Any, Any]:
+    """Parameters and target as `Method.embed` takes them: frozen ones, which both may share, stand beside them.
+
+    Args:
+        method: whose target may be a momentum encoder, or a teacher's variables.
+        params: that are trained.
+        frozen: `TrainState.frozen`.
+        target: `TrainState.target`.
+
+    Returns:
+        Both, the same ones where nothing is frozen.
+    """
+    return lora.joined(params, frozen), lora.joined(target, frozen) if method.target else target
+
+
 def descend(optimizer: optax.GradientTransformation, state: Any, grads: Any, batch_stats: Any) -> Any:
     """One step of the optimizer.
 
@@ -117,11 +133,12 @@ def make_finish(
         if method.target and target_decay is not None:
             target = ema(target, method.target(new.params), target_decay(state.updates))
         new = new._replace(queue=queue, target=target, updates=state.updates + 1)
-        new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, state)
+        moved = new._replace(frozen=None), state._replace(frozen=None)
+        new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), *moved)
         metrics = dict(metrics, learning_rate=learning_rate(state.updates), skipped=state.step + 1 - new.updates)
         if queue is not None:
             metrics["queue_fill"] = new.queue.filled / queue.values.shape[0]
             metrics["queue_norm_min"], metrics["queue_norm_max"] = queues.norms(new.queue)
-        return new._replace(step=state.step + 1), metrics
+        return new._replace(step=state.step + 1, frozen=state.frozen), metrics
 
     return finish

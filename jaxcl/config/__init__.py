@@ -14,6 +14,7 @@ from jaxcl.config.rules import (
     num_micro,
 )
 from jaxcl.config.settings import (
+    LORA_TARGETS,
     MAX_LOGIT_SCALE,
     AugmentConfig,
     BatchConfig,
@@ -23,6 +24,7 @@ from jaxcl.config.settings import (
     DistillConfig,
     EvalConfig,
     LogConfig,
+    LoraConfig,
     LossConfig,
     MeshConfig,
     MeshShape,
@@ -35,6 +37,7 @@ from jaxcl.config.settings import (
 from jaxcl.config.unread import check_colour
 
 __all__ = [
+    "LORA_TARGETS",
     "MAX_LOGIT_SCALE",
     "AugmentConfig",
     "BatchConfig",
@@ -45,6 +48,7 @@ __all__ = [
     "DistillConfig",
     "EvalConfig",
     "LogConfig",
+    "LoraConfig",
     "LossConfig",
     "MeshConfig",
     "MeshShape",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from jaxcl.config.errors import ConfigError
-from jaxcl.config.settings import BatchConfig, Config, LossConfig, MeshConfig, MeshShape
+from jaxcl.config.errors import ConfigError, suggestion
+from jaxcl.config.settings import LORA_TARGETS, BatchConfig, Config, LoraConfig, LossConfig, MeshConfig, MeshShape
 
 
 def check_together(config: Config) -> None:
@@ -17,6 +17,7 @@ def check_together(config: Config) -> None:
                 f"augment.{low} = {getattr(augment, low)} is above augment.{high} = {getattr(augment, high)}"
             )
     _check_batch(batch)
+    _check_lora(config.lora, config.optim.name)
     if config.optim.warmup_steps >= config.steps:
         raise ConfigError(
             f"optim.warmup_steps = {config.optim.warmup_steps} leaves none of steps = {config.steps} at the full "
@@ -61,6 +62,21 @@ def _check_batch(batch: BatchConfig) -> None:
             f"batch.micro = {micro} leaves one image of batch.size = {size} alone; the nearest valid values of "
             f"batch.size are {size - 1} and {size + 1}"
         )
+
+
+def _check_lora(lora: LoraConfig, optimizer: str) -> None:
+    """Each target is a kind of kernel or a pattern; whether it matches one, only the networks can say."""
+    if lora.rank and optimizer == "lars":
+        raise ConfigError(
+            f"optim.name = 'lars' moves a parameter by a share of its length, and with lora.rank = {lora.rank} half of "
+            "them start at zero; 'adamw' or 'sgd'"
+        )
+    for word in lora.words if lora.targets is not None else []:
+        if word not in LORA_TARGETS and not {"/", "*"} & set(word):
+            raise ConfigError(
+                f"lora.targets = {lora.targets!r}: {word!r} is unknown{suggestion(word, list(LORA_TARGETS))}; or a "
+                "pattern such as encoder/layers/q*"
+            )
 
 
 def _check_tail(loss: LossConfig) -> None:

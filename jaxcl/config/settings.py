@@ -32,6 +32,7 @@ def setting(
 SCHEDULES = ("constant", "linear", "cosine")
 # a learned temperature stays within [1/100, 100]: Radford et al. 2021, section 2.5, for the lower end
 MAX_LOGIT_SCALE = 100.0
+LORA_TARGETS = ("attention", "mlp", "conv", "patches")
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,26 @@ class ModelConfig:
     head_norm_out: bool = setting(False, "batch norm after the head's last layer too (SimSiam, MoCo v3)")
     predictor_layers: int = setting(2, "methods with a predictor: its linear layers", low=1, high=3)
     predictor_hidden: int = setting(512, "methods with a predictor: width of its hidden layers", low=1, high=2**16)
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adaptation: encoder and text tower stay frozen, and only small matrices beside their kernels learn."""
+
+    rank: int = setting(
+        0, "of the matrices A and B beside each kernel; 0: all parameters are trained", low=0, high=1024
+    )
+    alpha: float | None = setting(None, "A B is added alpha / rank times; empty: once", low=1e-6, high=1e6)
+    targets: str | None = setting(
+        None,
+        f"kernels, with commas: {', '.join(LORA_TARGETS)}, or patterns such as encoder/layers/q*; empty: all "
+        "there are but patches",
+    )
+
+    @property
+    def words(self) -> list[str]:
+        """The targets one by one."""
+        return [word.strip() for word in (self.targets or "").split(",")]
 
 
 @dataclass(frozen=True)
@@ -315,6 +336,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     text: TextConfig = field(default_factory=TextConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)

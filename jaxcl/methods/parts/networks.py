@@ -9,6 +9,8 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
+from jaxcl.lora import adapting
+
 TEACHER = "head"  # a teacher's output is a projection: only the student predicts
 
 
@@ -75,7 +77,8 @@ def run(
     for name, module in chain.items():
         if name in params:
             variables = {"params": params[name], "batch_stats": batch_stats[name]}
-            x, stats = module.apply(variables, x, train=train, mutable=["batch_stats"])
+            with adapting():
+                x, stats = module.apply(variables, x, train=train, mutable=["batch_stats"])
             outputs[name], changed[name] = x, stats.get("batch_stats", {})
     return outputs, changed
 
