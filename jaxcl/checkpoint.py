@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from jaxcl.config import ConfigError
-from jaxcl.integrity import array_types, checksums, differing, misfit, text_checksum
+from jaxcl.integrity import array_types, checksums, differing, first_non_finite, misfit, text_checksum
 
 _CHECKSUMS = "checksums"
 # what Orbax and the system say of a machine, and not of the files
@@ -110,7 +109,7 @@ class Checkpoints:
         """
         if step in self._manager.all_steps():
             return
-        bad = _first_non_finite(state)
+        bad = first_non_finite(state)
         if bad is not None:
             raise ConfigError(f"{bad} is not finite at step {step}: the state was not saved; lower optim.base_lr")
         frozen, stored = getattr(state, "frozen", None), _stored(state)
@@ -395,17 +394,3 @@ def _listed(where: Path) -> tuple[Any, dict[str, Any] | None]:
 def _score(metrics: dict[str, float]) -> float:
     """What checkpoints are ranked by."""
     return metrics["score"]
-
-
-def _first_non_finite(state: Any) -> str | None:
-    """The path of the first array with a NaN or an infinity, or None."""
-    paths = jax.tree_util.tree_flatten_with_path(state)[0]
-    floats = [(path, leaf) for path, leaf in paths if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    finite = jax.device_get(_all_finite([leaf for _, leaf in floats]))
-    return next((jax.tree_util.keystr(path) for (path, _), ok in zip(floats, finite, strict=True) if not ok), None)
-
-
-@jax.jit
-def _all_finite(leaves: list[jax.Array]) -> list[jax.Array]:
-    """For each array whether all its numbers are finite."""
-    return [jnp.isfinite(leaf).all() for leaf in leaves]

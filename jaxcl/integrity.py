@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 _NAMED = 3
@@ -96,3 +97,27 @@ def _checksum(leaf: Any) -> str | None:
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         return None
     return f"{zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data):08x}"
+
+
+def first_non_finite(tree: Any) -> str | None:
+    """Where the first array with a NaN or an infinity is.
+
+    Args:
+        tree: of arrays on any devices.
+
+    Returns:
+        Its path, or None.
+
+    >>> first_non_finite({"a": jnp.zeros(2), "b": jnp.array([1.0, jnp.inf])})
+    "['b']"
+    """
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    floats = [(path, leaf) for path, leaf in paths if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    finite = jax.device_get(_all_finite([leaf for _, leaf in floats]))
+    return next((jax.tree_util.keystr(path) for (path, _), ok in zip(floats, finite, strict=True) if not ok), None)
+
+
+@jax.jit
+def _all_finite(leaves: list[jax.Array]) -> list[jax.Array]:
+    """For each array whether all its numbers are finite."""
+    return [jnp.isfinite(leaf).all() for leaf in leaves]
