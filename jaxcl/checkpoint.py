@@ -142,6 +142,11 @@ class Checkpoints:
             DamagedError: what lies there is not what was saved.
             ConfigError: the saved tree does not fit; the first arrays that do not are named.
         """
+        state, position, _ = self._restore(step, like)
+        return state, position
+
+    def _restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any], dict[str, str | None]]:
+        """As `restore`, and the checksums of frozen parameters."""
         where = self._folder.absolute() / str(step)
         tree, sums = _listed(where)
         reason = misfit(array_types(tree), _held(array_types(like)))
@@ -158,7 +163,7 @@ class Checkpoints:
             bad = "data" if bad is None and text_checksum(position) != sums["data"] else bad
             if bad:
                 raise DamagedError(f"{_brief(where)} is damaged ({bad})")
-        return state, position
+        return state, position, sums["frozen"] if sums else {}
 
     def restore_newest(self, like: Any) -> Restored | None:
         """The newest checkpoint that is whole; the folder stays as it is.
@@ -172,12 +177,11 @@ class Checkpoints:
         Raises:
             ConfigError: none is whole, or one does not fit.
         """
-        found = newest_whole(self._folder, lambda step: self.restore(step, like))
+        found = newest_whole(self._folder, lambda step: self._restore(step, like))
         if found is None:
             return None
-        state, position = found.read
-        _, sums = _listed(self._folder.absolute() / str(found.step))
-        return Restored(found.step, state, position, found.damaged, sums["frozen"] if sums else {})
+        state, position, frozen = found.read
+        return Restored(found.step, state, position, found.damaged, frozen)
 
     def set_aside(self, restored: Restored) -> None:
         """Says which checkpoints are damaged, and renames them so that none is taken for the newest again.

@@ -11,7 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcl.config import first_of
+
 _NAMED = 3
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by path.
+
+    >>> by_path({"head": {"bias": 1}})
+    {'head/bias': 1}
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def array_types(tree: Any) -> dict[str, str]:
@@ -26,7 +38,7 @@ def array_types(tree: Any) -> dict[str, str]:
     >>> array_types({"head": {"bias": np.zeros(3, np.float32)}})
     {'head/bias': 'float32[3]'}
     """
-    return {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in _leaves(tree)}
+    return {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in by_path(tree).items()}
 
 
 def checksums(tree: Any) -> dict[str, str | None]:
@@ -41,7 +53,7 @@ def checksums(tree: Any) -> dict[str, str | None]:
     >>> checksums({"a": jax.numpy.zeros(2)})
     {'a': '6522df69'}
     """
-    return {path: _checksum(leaf) for path, leaf in _leaves(tree)}
+    return {path: _checksum(leaf) for path, leaf in by_path(tree).items()}
 
 
 def text_checksum(values: Any) -> str:
@@ -82,14 +94,7 @@ def misfit(saved: Mapping[str, str], wanted: Mapping[str, str]) -> str:
         if saved.get(path) != kind
     ]
     found += [f"{path} is not expected" for path in saved if path not in wanted]
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return "; ".join(found[:_NAMED]) + more
-
-
-def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    """Each array with its path, as in `params/head/dense1/kernel`."""
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
+    return first_of(found, _NAMED, "; ")
 
 
 def _checksum(leaf: Any) -> str | None:

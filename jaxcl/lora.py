@@ -24,7 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxcl.config import LORA_TARGETS, ConfigError, LoraConfig
+from jaxcl.config import LORA_TARGETS, ConfigError, LoraConfig, first_of
 
 A, B, SCALE = "lora_a", "lora_b", "lora_scale"
 NETWORKS = ("encoder", "text")  # adapted and else frozen; all others, such as heads, are trained whole
@@ -63,12 +63,12 @@ def find_kernels(params: Tree, config: LoraConfig) -> list[str]:
     for word, paths in found.items():
         if config.targets is not None and not paths:
             known = [kind for kind in LORA_TARGETS if any(_matches(kind, *item) for item in shapes.items())]
-            raise ConfigError(f"{set_to}: {word!r} matches no kernel; known are {_some([*known, *shapes])}")
+            raise ConfigError(f"{set_to}: {word!r} matches no kernel; known are {first_of([*known, *shapes], _SHOWN)}")
     chosen = [path for path in shapes if any(path in paths for paths in found.values())]
     for name in NETWORKS:
         if name in params and not any(path.startswith(f"{name}/") for path in chosen):
             known = [path for path in shapes if path.startswith(f"{name}/")]
-            raise ConfigError(f"{set_to} would train nothing of {name!r}; its kernels are {_some(known)}")
+            raise ConfigError(f"{set_to} would train nothing of {name!r}; its kernels are {first_of(known, _SHOWN)}")
     for path in chosen:
         rows, columns = _sides(path, shapes[path])
         if config.rank > min(rows, columns):
@@ -208,11 +208,6 @@ def _kernels(tree: Any, path: str) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield path, item.shape
         elif isinstance(item, Mapping):
             yield from _kernels(item, f"{path}/{name}")
-
-
-def _some(names: list[str]) -> str:
-    """The first of some names, and how many more there are."""
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _matches(word: str, path: str, shape: tuple[int, ...]) -> bool:

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcl.augment import augment, normalize
 from jaxcl.bench.measure import Measured, Program, compile_program, measure
 from jaxcl.bench.rows import MEMORY, TIME, Bar, Row, compared
+from jaxcl.build import make_prepare
 from jaxcl.cached import Programs, make_cached_step, make_programs
-from jaxcl.config import AugmentConfig, Config, ModelConfig
+from jaxcl.config import Config, ModelConfig
 from jaxcl.hosted import HostedStep
 from jaxcl.mesh import make_mesh, replicated
 from jaxcl.methods import find
@@ -119,7 +119,7 @@ def step_programs(scale: Scale, model: ModelConfig) -> dict[str, Program]:
         learning_rate=make_learning_rate(config.optim, batch_size=scale.images, total_steps=total),
         temperature=lambda *_: config.loss.temperature,
     )
-    portions = Portions(scale.images, scale.micro)
+    portions, prepare = Portions(scale.images, scale.micro), make_prepare(config)
     programs = make_programs(method, optimizer, prepare, portions=portions, **given)
     steps = {
         ONE_SHOT: make_train_step(method, optimizer, prepare, **given),
@@ -141,12 +141,6 @@ def loss_first(step: Callable[..., tuple[Any, dict[str, jax.Array]]]) -> Callabl
         return metrics["loss"], (state, metrics)
 
     return run
-
-
-def prepare(batch: dict[str, Any]) -> jax.Array:
-    """Augmented, normalised views [B, V, H, W, C]."""
-    views = augment(jax.random.key(0), batch["views"], batch["id"], batch["epoch"], config=AugmentConfig())
-    return normalize(jnp.swapaxes(views, 0, 1), 0.5, 0.25)
 
 
 def a_batch(scale: Scale) -> dict[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """Every setting of a run, and the check of all of them before anything compiles."""
 
-from jaxcl.config.errors import ConfigError, suggestion
+from jaxcl.config.errors import ConfigError, first_of, suggestion
 from jaxcl.config.files import load_config, with_variant
 from jaxcl.config.resolve import base_config, describe, resolve, to_dict
 from jaxcl.config.rules import (
@@ -63,6 +63,7 @@ __all__ = [
     "check_devices",
     "check_divides",
     "describe",
+    "first_of",
     "load_config",
     "loss_size",
     "mesh_sizes",

@@ -19,3 +19,13 @@ def suggestion(word: str, known: list[str], prefix: str = "") -> str:
     if near:
         return f"; did you mean {prefix + near[0]!r}?"
     return f"; known: {', '.join(prefix + name for name in known)}"
+
+
+def first_of(names: list[str], shown: int, between: str = ", ") -> str:
+    """The first of some names, and how many more there are.
+
+    >>> first_of(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return between.join(names[:shown]) + more

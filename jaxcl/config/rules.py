@@ -230,12 +230,15 @@ def check_devices(config: Config, devices: int) -> None:
     >>> check_devices(Config(), 8)
     """
     data, _ = mesh_sizes(config.mesh.shape, devices)
-    for name, size in (("batch.size", config.batch.size), ("batch.micro", micro_size(config))):
+    for name, size in _shared(config).items():
         check_divides(name, size, "mesh.shape.data", data, vary=name)
-    if config.queue.size:
-        check_divides("queue.size", config.queue.size, "mesh.shape.data", data, vary="queue.size")
-    if config.queue.sample:
-        check_divides("queue.sample", config.queue.sample, "mesh.shape.data", data, vary="queue.sample")
+
+
+def _shared(config: Config) -> dict[str, int]:
+    """What the devices along `data` share equally."""
+    sizes = {"batch.size": config.batch.size, "batch.micro": micro_size(config)}
+    queue = {"queue.size": config.queue.size, "queue.sample": config.queue.sample or 0}
+    return sizes | {name: size for name, size in queue.items() if size}
 
 
 def mesh_that_fits(config: Config, devices: int) -> MeshConfig:
@@ -254,7 +257,7 @@ def mesh_that_fits(config: Config, devices: int) -> MeshConfig:
     try:
         check_devices(config, devices)
     except ConfigError:
-        sizes = (config.batch.size, micro_size(config), config.queue.size, config.queue.sample or 0)
+        sizes = _shared(config).values()
         most = max(count for count in range(1, devices + 1) if not any(size % count for size in sizes))
         return MeshConfig(MeshShape(data=most))
     return config.mesh

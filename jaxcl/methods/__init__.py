@@ -14,8 +14,6 @@ from jaxcl.config import (
     Config,
     ConfigError,
     DistillConfig,
-    ModelConfig,
-    TargetConfig,
     check_divides,
     loss_size,
     micro_size,
@@ -120,18 +118,18 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
                 f"loss.tail_samples = {loss.tail_samples} is more than the {left} negatives that loss.top_k = "
                 f"{loss.top_k} leaves of {most}; {hint}"
             )
-    for item in ("predictor_layers", "predictor_hidden"):
-        value = getattr(config.model, item)
-        if value != getattr(ModelConfig(), item) and not own.predictor:
-            raise ConfigError(f"model.{item} = {value!r}, but {method} has no predictor; leave it out")
     if config.model.remat and not (own.captions or config.model.encoder.startswith("vit")):
         raise ConfigError(
             f"model.remat = True is read only with a ViT, not with {config.model.encoder!r}; leave it out"
         )
-    for item in ("key_norm", "key_splits"):
-        value = getattr(config.target, item)
-        if value != getattr(TargetConfig(), item) and not own.key_norm:
-            raise ConfigError(f"target.{item} = {value!r}, but {method} has no keys that it concerns; leave it out")
+    for reads, lacks, group, items in (
+        (own.predictor, "no predictor", "model", ("predictor_layers", "predictor_hidden")),
+        (own.key_norm, "no keys that it concerns", "target", ("key_norm", "key_splits")),
+    ):
+        for item in () if reads else items:
+            value, unset = (getattr(getattr(c, group), item) for c in (config, Config()))
+            if value != unset:
+                raise ConfigError(f"{group}.{item} = {value!r}, but {method} has {lacks}; leave it out")
     if own.key_norm:
         _check_keys(config)
     if own.learns_temperature:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcl.config import Config, ConfigError
+from jaxcl.config import Config, ConfigError, first_of
+from jaxcl.integrity import by_path
 from jaxcl.pretrained.beside import check_settings_beside
 from jaxcl.pretrained.files import Arrays, open_arrays
-from jaxcl.pretrained.fit import Fitted, as_tree, by_path, fit, root_of
+from jaxcl.pretrained.fit import Fitted, as_tree, fit, root_of
 from jaxcl.pretrained.resnets import resnets
 from jaxcl.pretrained.rules import Family
 from jaxcl.pretrained.transformers import TEXTS, VITS
@@ -121,7 +122,7 @@ def _family(arrays: Arrays, families: tuple[Family, ...]) -> Family:
         if root_of(arrays, family) is not None:
             return family
     titles = ", ".join(family.title for family in families)
-    raise ConfigError(f"its arrays ({_first(list(arrays))}) have the names of none of {titles}")
+    raise ConfigError(f"its arrays ({first_of(list(arrays), _SHOWN)}) have the names of none of {titles}")
 
 
 def _sentence(source: _Source, title: str, fitted: Fitted) -> str:
@@ -130,10 +131,4 @@ def _sentence(source: _Source, title: str, fitted: Fitted) -> str:
     text = f"{parts} from {source.path}, {title}: {100 * fitted.share:.4g} % of the numbers wanted"
     if fitted.problem:
         text += f"; {fitted.problem}"
-    return text + (f"; left out: {_first(fitted.left_out)}" if fitted.left_out else "")
-
-
-def _first(names: list[str]) -> str:
-    """A few of many."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return text + (f"; left out: {first_of(fitted.left_out, _SHOWN)}" if fitted.left_out else "")

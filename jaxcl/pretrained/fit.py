@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -82,16 +81,6 @@ def fit(arrays: Mapping[str, np.ndarray], family: Family, like: Mapping[str, Any
     numbers = sum(leaf.size for leaf in wanted.values())
     share = sum(leaf.size for leaf in fitting.values()) / max(numbers, 1)
     return Fitted(fitting, problem, share, [name for name in left_out + outside if not name.endswith(COUNTERS)])
-
-
-def by_path(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by path, as `array_types` names them.
-
-    >>> list(by_path({"head": {"bias": 1}}))
-    ['head/bias']
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def as_tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
