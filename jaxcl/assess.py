@@ -59,7 +59,13 @@ class Captions(NamedTuple):
 
 
 def assess(
-    encoders: Mapping[str, Represent], readers: Readers, *, settings: EvalConfig, seed: int, mesh: Mesh
+    encoders: Mapping[str, Represent],
+    readers: Readers,
+    *,
+    settings: EvalConfig,
+    seed: int,
+    mesh: Mesh,
+    tell: Callable[[str], None] | None = None,
 ) -> Assessment:
     """Probes all representations in one pass over the images; nothing is written to them.
 
@@ -70,15 +76,19 @@ def assess(
         settings: of the probes.
         seed: draws the rows on which the linear probe chooses its penalty.
         mesh: whose `data` axis shares the encoding.
+        tell: is told after each chunk of images, and before each representation, how far it is; None: nobody is.
 
     Returns:
         kNN, linear probe and view retrieval of each.
     """
-    train, train_labels = _features(encoders, readers.train(), settings.batch, mesh)
-    test, test_labels = _features(encoders, readers.test(), settings.batch, mesh)
-    views = _view_features(encoders, readers.views(), settings.batch, mesh)
-    scores = {
-        name: probe(
+    tell = tell or _to_nobody
+    train, train_labels = _features(encoders, _counted(readers.train(), "training images", tell), settings.batch, mesh)
+    test, test_labels = _features(encoders, _counted(readers.test(), "test images", tell), settings.batch, mesh)
+    views = _view_features(encoders, _counted(readers.views(), "test images twice", tell), settings.batch, mesh)
+    scores = {}
+    for number, name in enumerate(encoders, 1):
+        tell(f"probing features {number} of {len(encoders)}: {name}")
+        scores[name] = probe(
             train[name],
             train_labels,
             test[name],
@@ -89,8 +99,6 @@ def assess(
             seed=seed,
             views=(views[name][0::2], views[name][1::2]),
         )
-        for name in encoders
-    }
     return Assessment(scores, majority_share(test_labels), len(test_labels))
 
 
@@ -178,6 +186,19 @@ def as_unit(images: Any) -> jax.Array:
     [1.0]
     """
     return images.astype(jnp.float32) / 255 if images.dtype == jnp.uint8 else images
+
+
+def _to_nobody(_: str) -> None:
+    """What is told where nobody listens."""
+
+
+def _counted(chunks: Iterable[Any], name: str, tell: Callable[[str], None]) -> Iterator[Any]:
+    """The same chunks of images; says after each how many there were."""
+    count = 0
+    for chunk in chunks:
+        yield chunk
+        count += len(chunk["images"] if isinstance(chunk, dict) else chunk)
+        tell(f"{count:,} {name} encoded")
 
 
 def _features(

@@ -98,3 +98,10 @@ def test_evaluation_does_not_change_what_it_evaluates():
     before = np.asarray(scale).copy()
     assess({"x": Partial(brightness, scale)}, readers(), settings=SETTINGS, seed=0, mesh=make_mesh(1))
     np.testing.assert_array_equal(jax.device_get(scale), before)
+
+
+def test_whoever_waits_is_told_how_many_images_are_done_and_what_is_probed():
+    heard, encoders = [], {"bright": Partial(brightness, jnp.ones(())), "pixels": Partial(pixels)}
+    assess(encoders, readers(), settings=SETTINGS, seed=0, mesh=make_mesh(1), tell=heard.append)
+    assert heard[-2:] == ["probing features 1 of 2: bright", "probing features 2 of 2: pixels"]
+    assert [line for line in heard if "training" in line][-1] == "37 training images encoded"

@@ -16,7 +16,7 @@ ROWS = [
     {"step", "cached", "state", "checkpoint", "report", "workdir", "assess", "pretrained"},
     {"teacher", "hosted"},
     {"build", "command"},
-    {"resume"},
+    {"resume", "finish"},
     {"train"},
     {"main", "evaluate", "embed", "memory", "bench"},
 ]

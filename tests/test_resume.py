@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jaxcl import finish
 from jaxcl import train as training
 from jaxcl.build import build
 from jaxcl.checkpoint import Checkpoints
@@ -178,7 +179,7 @@ def test_evaluate_takes_the_devices_that_are_there_and_the_settings_of_a_checkpo
 
 def test_a_damaged_summary_of_before_is_replaced(tmp_path):
     (tmp_path / "summary.json").write_text('{"wall_sec')
-    assert training._wall_seconds_before(tmp_path) is None
+    assert finish._wall_seconds_before(tmp_path) is None
 
 
 def test_a_batch_of_the_probes_is_at_most_the_images():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jaxcl import finish as ending
 from jaxcl import train as training
 from jaxcl.assess import Assessment
 from jaxcl.build import build
@@ -243,7 +244,7 @@ def test_a_run_leaves_every_file_that_the_readme_names_and_the_state_as_it_was_a
     tmp_path, monkeypatch, capsys
 ):
     seen = []
-    probe = training.assess
+    probe = ending.assess
 
     def watched(*arguments, **named):
         before = jax.device_get(seen[0])
@@ -252,7 +253,7 @@ def test_a_run_leaves_every_file_that_the_readme_names_and_the_state_as_it_was_a
         return result
 
     finish = training.finish
-    monkeypatch.setattr(training, "assess", watched)
+    monkeypatch.setattr(ending, "assess", watched)
     monkeypatch.setattr(
         training, "finish", lambda parts, state, *rest: (seen.append(state), finish(parts, state, *rest))[1]
     )
@@ -476,7 +477,7 @@ def test_clip_trains_on_captions_of_a_folder_and_is_scored_by_retrieval_beside_i
     # the probes of the encoder have tests of their own
     nothing = Scores(None, None, None, 0)
     scores = dict.fromkeys(("trained", "random", "pixels"), nothing)
-    monkeypatch.setattr(training, "assess", lambda *_, **__: Assessment(scores, None, 8))
+    monkeypatch.setattr(ending, "assess", lambda *_, **__: Assessment(scores, None, 8))
     summary = training.train(settings(**changes), tmp_path / "run")
     for name in ("image_to_text_top1", "image_to_text_top5", "text_to_image_top1", "text_to_image_top5"):
         for prefix in ("", "floor_colours_"):

@@ -1,4 +1,4 @@
-"""Progress of a run on the screen: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run and of its evaluation on the screen: one line that changes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -80,3 +80,39 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Stages:
+    """Shows how far something without a known end is: in one line on a terminal, otherwise a line every ten seconds.
+
+    Args:
+        stream: where it is shown; None: standard error.
+    """
+
+    def __init__(self, stream: io.TextIOBase | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._spoke = time.monotonic()  # what takes less than ten seconds says nothing
+        self._bar: Any = None
+        if self._stream.isatty():
+            self._bar = tqdm(file=self._stream, dynamic_ncols=True, leave=False, bar_format="{desc} [{elapsed}]")
+
+    def __call__(self, text: str) -> None:
+        """Show what is done, or being done.
+
+        Args:
+            text: without a full stop.
+        """
+        if self._bar is not None:
+            self._bar.set_description_str(text)
+        elif time.monotonic() - self._spoke >= LINE_SECONDS:
+            self._spoke = time.monotonic()
+            print(text, file=self._stream, flush=True)
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()

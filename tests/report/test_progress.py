@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from jaxcl.report import Progress, progress
+from jaxcl.report import Progress, Stages, progress
 
 
 class Terminal(io.StringIO):
@@ -77,3 +77,23 @@ def test_on_a_terminal_there_is_one_bar_with_the_same_facts(clock):
     assert shown.count("\n") == 1
     last = shown.replace("\n", "").split("\r")[-1]
     assert all(part in last for part in ("100%", "100/100", "loss 0.01", "64 images/s"))
+
+
+def test_an_evaluation_says_how_far_it_is_every_ten_seconds_and_nothing_if_it_is_short(clock):
+    stream = io.StringIO()
+    with Stages(stream) as tell:
+        for second in range(25):
+            tell(f"{second} images")
+            clock.now += 1
+    assert stream.getvalue().splitlines() == ["10 images", "20 images"]
+
+
+def test_on_a_terminal_an_evaluation_is_one_line_that_goes_when_it_is_done():
+    stream = Terminal()
+    with Stages(stream) as tell:
+        tell("512 training images encoded")
+        tell("probing features 1 of 3: trained")
+    shown = stream.getvalue()
+    assert "512 training images encoded" in shown
+    assert "\n" not in shown
+    assert shown.split("\r")[-1].strip() == ""
