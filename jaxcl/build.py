@@ -204,7 +204,7 @@ def make_step(
 
     Returns:
         `(state, batch) -> (state, metrics)`; the old state is given up. A `HostedStep` where the images wait on the
-        host, else a jitted function.
+        host or the disk, else a jitted function.
     """
     size, steps = config.batch.size, config.steps
     given = dict(
@@ -221,7 +221,7 @@ def make_step(
     else:
         portions = Portions(size, micro_size(config))
         programs = make_programs(*parts, portions=portions, **given)
-        if config.batch.images == "host":
+        if config.batch.images != "device":
             return HostedStep(programs, portions, mesh=mesh, like=like)
         step = make_cached_step(programs, portions)
     state, batch, everywhere = jax.tree.map(lambda x: x.sharding, like), along_data(mesh), replicated(mesh)
@@ -238,7 +238,7 @@ def make_place(config: Config, mesh: Mesh) -> Callable[[dict[str, np.ndarray]], 
     Returns:
         `place(arrays) -> arrays`, global ones on the mesh; the same ones where the step itself places them.
     """
-    if config.batch.images == "host":
+    if config.batch.images != "device":
         return lambda arrays: arrays
     batch = along_data(mesh)
     return lambda arrays: {k: jax.make_array_from_process_local_data(batch, v) for k, v in arrays.items()}

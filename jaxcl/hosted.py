@@ -1,10 +1,11 @@
-"""The cached step for images that stay on the host: four programs, and a loop that sends one micro-batch at a time."""
+"""The cached step for images that are not on the device: four programs, and a loop that sends micro-batches."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,23 @@ from jax.sharding import Mesh
 
 from jaxcl.cached import Problem, Programs, bare, embedding_shapes, seen_of, with_gradient, zero_gradient, zeros_like
 from jaxcl.mesh import along_data, replicated
-from jaxcl.portions import Portions
+from jaxcl.portions import Held, Portions
 from jaxcl.state import TrainState
 
 Batch = dict[str, np.ndarray]
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A batch that is not in memory."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Its micro-batches, in order."""
+        ...
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """A field of all rows that have been gone through, [B]."""
+        ...
 
 
 class HostedStep:
@@ -52,21 +66,23 @@ class HostedStep:
             update=jax.jit(programs.update, out_shardings=(placed, whole), donate_argnums=0),
         )
 
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def __call__(self, state: TrainState, batch: Batch | Rows) -> tuple[TrainState, dict[str, jax.Array]]:
         """One real update.
 
         Args:
             state: to begin with; it is given up.
-            batch: rows that this process has, [B, …] each.
+            batch: rows that this process has, [B, …] each; or what yields its micro-batches each time it is gone
+                through, which is twice, and then knows "id" and "label" of all rows, such as `jaxcl.data.Twice`.
 
         Returns:
             State and metrics, as of `make_cached_step`.
         """
+        micros = Held(batch, self._portions) if isinstance(batch, dict) else batch
+        embeddings, batch_stats = self._over(self.programs.encode, state, micros, self._zeros, state.batch_stats)
         ids, labels = (self._place(batch[name]) for name in ("id", "label"))
-        embeddings, batch_stats = self._over(self.programs.encode, state, batch, self._zeros(batch), state.batch_stats)
         gradient, problem = self.programs.loss(bare(state), embeddings, ids, labels)
         replay = functools.partial(with_gradient, self.programs.replay, gradient)
-        grads, _ = self._over(replay, state, batch, self._zero_gradient(state.params), state.batch_stats)
+        grads, _ = self._over(replay, state, micros, lambda _: self._zero_gradient(state.params), state.batch_stats)
         return self.programs.update(state, grads, batch_stats, problem)
 
     def arguments(self, batch: Any) -> Programs:
@@ -104,30 +120,37 @@ class HostedStep:
             update=(state, grads, state.batch_stats, problem),
         )
 
-    def _zeros(self, batch: Batch) -> Any:
-        """Where the embeddings of a batch will be written."""
+    def _zeros(self, micro: Any) -> Any:
+        """Where the embeddings of a batch will be written; `micro` has the shapes of its rows."""
         if self._blank is None:
-            shapes, rows = embedding_shapes(self._pure, self._portions, self._like, batch), along_data(self._mesh)
+            shapes, rows = embedding_shapes(self._pure, self._portions, self._like, micro), along_data(self._mesh)
             self._blank = jax.jit(lambda: zeros_like(shapes), out_shardings=rows)
         return self._blank()
 
     def _over(
-        self, program: Callable[..., tuple[Any, Any]], state: TrainState, batch: Batch, buffer: Any, batch_stats: Any
+        self,
+        program: Callable[..., tuple[Any, Any]],
+        state: TrainState,
+        micros: Iterable[Batch],
+        first: Callable[[Any], Any],
+        batch_stats: Any,
     ) -> tuple[Any, Any]:
         """Calls a program with one micro-batch after the other; while it works, the next one is on its way."""
-        seen, count, coming = seen_of(state), self._portions.count, self._micro(batch, 0)
-        for number in range(count):
-            micro = coming
+        seen, coming = seen_of(state), iter(micros)
+        micro = self._placed(next(coming))
+        buffer = first(micro)
+        for number in itertools.count():
             buffer, batch_stats = program(*seen, np.int32(number), micro, buffer, batch_stats)
-            if number + 1 < count:
-                coming = self._micro(batch, number + 1)
-                jax.block_until_ready(buffer)  # or the host would run ahead, and send all of them
-        return buffer, batch_stats
+            following = next(coming, None)
+            if following is None:
+                return buffer, batch_stats
+            micro = self._placed(following)
+            jax.block_until_ready(buffer)  # or the host would run ahead, and send all of them
+        raise AssertionError
 
-    def _micro(self, batch: Batch, number: int) -> dict[str, jax.Array]:
+    def _placed(self, micro: Batch) -> dict[str, jax.Array]:
         """One micro-batch on the device."""
-        images = None if number < self._portions.whole else self._portions.short
-        return {name: self._place(rows) for name, rows in self._portions.take(batch, number, images).items()}
+        return {name: self._place(rows) for name, rows in micro.items()}
 
     def _place(self, rows: np.ndarray) -> jax.Array:
         """Rows that this process has, as a global array."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,20 @@ class Portions:
         3
         """
         return self.whole + (self.short > 0)
+
+    def images(self, number: int) -> int:
+        """How many images a micro-batch holds.
+
+        Args:
+            number: of the micro-batch from 0.
+
+        Returns:
+            `micro`, or `short` for the last one.
+
+        >>> [Portions(7, 3).images(number) for number in range(3)]
+        [3, 3, 1]
+        """
+        return self.micro if number < self.whole else self.short
 
     @property
     def _runs(self) -> int:
@@ -120,3 +135,23 @@ class Portions:
             The same tree with [B, …] each.
         """
         return jax.tree.map(lambda x: jnp.zeros((self.size, *x.shape[1:]), x.dtype), rows)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A batch in memory, gone through in micro-batches as often as one likes.
+
+    Attributes:
+        batch: tree of arrays [B, …], or the rows that one of several processes has of each.
+        portions: how it is cut.
+
+    >>> [rows["id"].tolist() for rows in Held({"id": jnp.arange(5)}, Portions(5, 2))]
+    [[0, 1], [2, 3], [4]]
+    """
+
+    batch: Any
+    portions: Portions
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.portions.count):
+            yield self.portions.take(self.batch, number, self.portions.images(number))

@@ -17,12 +17,13 @@ from jaxcl.adapt import QueueLength
 from jaxcl.assess import SCORES, quick_score
 from jaxcl.build import Parts, build, warn_of_stale_negatives
 from jaxcl.checkpoint import Checkpoints, newest_step
-from jaxcl.config import Config, ConfigError, batch_line, mesh_that_fits, resolve, to_dict
+from jaxcl.config import Config, ConfigError, batch_line, mesh_that_fits, micro_size, resolve, to_dict
 from jaxcl.data import Loader, caption_line, make_loader
 from jaxcl.finish import finish
 from jaxcl.interrupt import Interrupt, Interrupted, stopping
 from jaxcl.methods import traits
 from jaxcl.optim import group_table
+from jaxcl.portions import Portions
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics
 from jaxcl.resume import begin, check_resumable, saved_config, with_base
 from jaxcl.state import TrainState
@@ -88,18 +89,19 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
 
 def _open_loader(parts: Parts) -> Loader:
     """The training batches of this process."""
-    config = parts.config
+    config, batch = parts.config, parts.config.batch
     return make_loader(
         parts.splits.train,
         config=config.data,
         augment=config.augment,
-        batch=config.batch.size,
+        batch=batch.size,
         seed=config.seed,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
         bad=parts.bad.train,
         views=traits(config.method).views,
         tokenizer=parts.tokenizer,
+        portions=Portions(batch.size, micro_size(config)) if batch.images == "disk" else None,
     )
 
 
@@ -149,8 +151,9 @@ class Fit:
         with Progress(self._config.steps, first=first, images_per_step=self._config.batch.size) as progress:
             for number in range(first + 1, self._config.steps + 1):
                 tick = time.monotonic()
-                position, ids = self._loader.position(), batch["id"]
+                position = self._loader.position()
                 state, metrics = self._parts.train_step(state, self._parts.place(batch))
+                ids = batch["id"]
                 if number < self._config.steps:
                     batch = next(self._loader)  # while the device works
                 values = {name: float(value) for name, value in jax.device_get(metrics).items()}

@@ -1,6 +1,7 @@
 """Cached gradients against the step that keeps all activations, and one with statistics of each micro-batch."""
 
 import functools
+import itertools
 import re
 
 import flax.linen as nn
@@ -15,12 +16,13 @@ from jaxcl import methods
 from jaxcl.cached import make_cached_step, make_programs
 from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import Config, LossConfig, ModelConfig, TargetConfig, TextConfig
+from jaxcl.data import Twice
 from jaxcl.hosted import HostedStep
 from jaxcl.mesh import along_data, make_mesh, replicated
 from jaxcl.methods.base import Captioned, Method, Objective, Teacher
 from jaxcl.methods.parts.networks import make_embed, make_init, run
 from jaxcl.models import make_head, make_predictor, make_text_tower
-from jaxcl.portions import Portions
+from jaxcl.portions import Held, Portions
 from jaxcl.state import make_init_state, state_shardings
 from jaxcl.step import make_train_step
 from jaxcl.update import problem_keys
@@ -348,6 +350,16 @@ def test_images_on_the_host_give_the_step_of_images_on_the_device(devices, name)
     sizes = [program._cache_size() for program in hosted.programs]
     assert sizes == [2, 1, 2, 1]  # a short last micro-batch has programs of its own
     assert jax.tree.map(lambda x: x.sharding, other) == jax.tree.map(lambda x: x.sharding, state)
+
+
+def test_a_batch_that_is_read_twice_gives_the_same_bits_as_one_in_memory():
+    run, portions = a_run("simclr"), Portions(19, 5)
+    hosted, batch = run.hosted(19, 5), dict(jax.device_get(a_batch(19)), bad=np.full(19, -1, np.int32))
+    stream = itertools.chain(*[Held(batch, portions)] * 2)
+    twice = Twice(stream, portions, lambda _: None, "toy")
+    states = [hosted(jax.tree.map(jnp.copy, run.state), given) for given in (twice, batch)]
+    jax.tree.map(np.testing.assert_array_equal, *states)
+    assert next(stream, None) is None
 
 
 @pytest.mark.parametrize("name", ["simclr", pytest.param("moco_v3", marks=MORE)])

@@ -74,6 +74,7 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
             {"batch": {"size": 64, "micro": 9, "mode": "cached"}},
             r"micro = 9 leaves one image of batch.size = 64 alone; .* valid values of batch.size are 63 and 65$",
         ),
+        ({"batch": {"images": "disk"}}, r"batch.images = 'disk' is read only with batch.mode = 'cached'"),
         ({"batch": {"images": "host"}}, r"batch.images = 'host' is read only with batch.mode = 'cached'"),
         ({"augment": {"crop_scale_min": 0.9, "crop_scale_max": 0.3}}, r"crop_scale_min = 0.9 is above"),
         ({"steps": 20}, r"optim.warmup_steps = 20 .* largest valid value is 19"),

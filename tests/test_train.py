@@ -98,6 +98,7 @@ def metrics_of(workdir):
         pytest.param({"micro": 8}, marks=LONG),
         pytest.param({"micro": 6, "mode": "cached"}, marks=LONG),
         pytest.param({"micro": 6, "mode": "cached", "images": "host"}, marks=LONG),
+        pytest.param({"micro": 6, "mode": "cached", "images": "disk"}, marks=LONG),
     ],
 )
 def test_seven_steps_and_thirteen_more_are_bitwise_twenty_steps(tmp_path, monkeypatch, no_probes, batch):

@@ -174,7 +174,7 @@ def batch_line(config: Config) -> str:
     """
     batch, count = config.batch, num_micro(config)
     if batch.mode == "cached":
-        where = ", from the host" if batch.images == "host" else ""
+        where = dict(device="", host=", from the host", disk=", from the disk")[batch.images]
         return (
             f"batch: {batch.size} images in one contrastive problem, encoded {batch.micro} at a time{where}, twice "
             "(batch.mode = cached)"

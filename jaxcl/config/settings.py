@@ -261,8 +261,9 @@ class BatchConfig:
     )
     images: str = setting(
         "device",
-        "cached: where a batch waits; host: one micro-batch at a time travels to the device",
-        choices=("device", "host"),
+        "cached: where a batch waits; host: one micro-batch at a time travels to the device; disk: and is read when it "
+        "is needed, which is twice, so that the host's memory need not hold a batch",
+        choices=("device", "host", "disk"),
     )
 
 

@@ -2,11 +2,13 @@
 
 from jaxcl.data.bad import BadImages, check_readable
 from jaxcl.data.evaluation import EVAL_EPOCH, EvalImages, EvalViews, eval_batches, eval_images, eval_views
-from jaxcl.data.pipeline import Loader, make_loader
+from jaxcl.data.loader import Loader
+from jaxcl.data.pipeline import make_loader
 from jaxcl.data.record import BadImage, Record, Source, Splits
 from jaxcl.data.sources import open_source
 from jaxcl.data.spoken import caption_line
 from jaxcl.data.tokens import Tokenizer, make_tokenizer
+from jaxcl.data.twice import LoaderOfMicroBatches, Twice
 
 __all__ = [
     "EVAL_EPOCH",
@@ -15,10 +17,12 @@ __all__ = [
     "EvalImages",
     "EvalViews",
     "Loader",
+    "LoaderOfMicroBatches",
     "Record",
     "Source",
     "Splits",
     "Tokenizer",
+    "Twice",
     "caption_line",
     "check_readable",
     "eval_batches",

@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Int32, UInt8
 
 from jaxcl.config import AugmentConfig, DataConfig
+from jaxcl.data.ahead import read_ahead
 from jaxcl.data.bad import BadImages
 from jaxcl.data.crops import VIEWS, centre_view, random_views, view_draws
-from jaxcl.data.pipeline import Batch, read_ahead
+from jaxcl.data.loader import Batch
 from jaxcl.data.record import BadImage, Source
 
 EVAL_EPOCH = 2**31 - 1  # of the crops: one that no training run reaches
