@@ -13,11 +13,11 @@ ROWS = [
     {"lora", "schedules", "spread", "adapt", "portions", "pixels"},
     {"methods", "models", "data", "probes", "optim", "integrity"},
     {"update"},
-    {"step", "cached", "state", "checkpoint", "report", "workdir", "assess", "pretrained"},
+    {"step", "cached", "state", "checkpoint", "report", "workdir", "assess", "pretrained", "vectors", "usage", "profiling"},
     {"teacher", "hosted"},
     {"build", "command"},
     {"resume"},
-    {"train"},
+    {"train", "trained"},
     {"main", "evaluate", "embed", "memory", "bench"},
 ]
 LIGHT = {"losses", "queue", "augment"}
