@@ -14,6 +14,7 @@ from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import ConfigError, MeshConfig, MeshShape, resolve, to_dict
 from jaxcl.data import Splits
 from jaxcl.data.crops import centre_view
+from jaxcl.models import make_head
 from jaxcl.trained import Unseen, encode_folder, open_trained
 from jaxcl.workdir import write_json
 
@@ -74,12 +75,18 @@ def test_features_are_those_of_the_encoder_that_was_saved(tmp_path, kind):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The folder of a run, and images."""
+def made(tmp_path_factory):
+    """A folder with a run and images, and the state of the run."""
     folder = tmp_path_factory.mktemp("trained")
-    a_run(folder / "run", {})
+    _, state = a_run(folder / "run", {})
     a_folder(folder / "images")
-    return folder
+    return folder, jax.device_get(state)
+
+
+@pytest.fixture
+def run(made):
+    """The folder."""
+    return made[0]
 
 
 def test_eight_devices_say_what_one_does(run, tmp_path):
@@ -102,13 +109,17 @@ def test_a_run_of_more_devices_than_there_are_is_opened_on_these(run, tmp_path):
     assert open_trained(tmp_path / "run").mesh.size == 8
 
 
-def test_the_batch_changes_nothing_and_embeddings_are_unit_vectors_of_the_head(run):
+def test_the_batch_changes_nothing_and_embeddings_are_unit_vectors_of_the_head(made):
+    run, state = made
     trained = open_trained(run / "run")
+    _, features, _ = encode_folder(trained, run / "images")
     _, small, _ = encode_folder(trained, run / "images", layer="embedding", batch=2)
     _, large, _ = encode_folder(trained, run / "images", layer="embedding", batch=100)
     np.testing.assert_allclose(small, large, rtol=1e-5, atol=1e-6)
     assert small.shape == (7, 4)
-    np.testing.assert_allclose(np.linalg.norm(small, axis=1), 1, rtol=1e-5)
+    variables = {"params": state.params["head"], "batch_stats": state.batch_stats["head"]}
+    expected = make_head(trained.config.model).apply(variables, jnp.asarray(features))
+    np.testing.assert_allclose(small, expected / np.linalg.norm(expected, axis=1)[:, None], rtol=1e-3, atol=1e-5)
 
 
 def test_images_that_cannot_be_read_are_left_out_named_and_counted(run, tmp_path, caplog):
