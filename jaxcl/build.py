@@ -97,13 +97,16 @@ class Parts:
     towers: Callable[[TrainState], tuple[Partial, ...]] | None
 
 
-def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = True) -> Parts:
+def build(
+    config: Config, known_teacher: Config | None = None, *, fresh: bool = True, splits: Splits | None = None
+) -> Parts:
     """Makes the parts of a run; nothing is compiled yet, and one held-out image is read.
 
     Args:
         config: from `jaxcl.config.resolve`.
         known_teacher: settings of a teacher whose folder may be gone, from `jaxcl.teacher.remembered`.
         fresh: whether there is no checkpoint yet, so that pretrained weights must be there.
+        splits: what stands for its images; None: those of `data.name`.
 
     Returns:
         The parts.
@@ -112,7 +115,7 @@ def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = 
         ConfigError: what the data, the devices, the teacher or pretrained weights do not allow.
     """
     traits = methods.traits(config.method)
-    splits = open_source(config.data, captions=traits.captions)
+    splits = splits or open_source(config.data, captions=traits.captions)
     check_readable(splits.test)
     images = max(map(len, splits))  # a larger batch would be padded to its size
     config = replace(config, eval=replace(config.eval, batch=min(config.eval.batch, images)))

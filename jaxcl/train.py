@@ -24,11 +24,13 @@ from jaxcl.interrupt import Interrupt, Interrupted, stopping
 from jaxcl.methods import traits
 from jaxcl.optim import group_table
 from jaxcl.portions import Portions
+from jaxcl.profiling import Profile
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics
 from jaxcl.resume import begin, check_resumable, saved_config, with_base
 from jaxcl.state import TrainState
 from jaxcl.teacher import check_apart, remember, remembered
-from jaxcl.workdir import CHECKPOINTS, CONFIG, claim, write_json
+from jaxcl.usage import MemoryLines, memory_use
+from jaxcl.workdir import CHECKPOINTS, CONFIG, PROFILE, claim, write_json
 
 
 def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
@@ -71,7 +73,9 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
                     remember(workdir, parts.teacher)
                 with MetricsWriter(workdir) as writer:
                     writer.truncate_after(first)
-                    fit = Fit(parts, loader, writer, checkpoints, interrupt)
+                    folder = workdir / PROFILE if config.run.profile else None
+                    profile = Profile(folder, first=first + 1, last=config.steps)
+                    fit = Fit(parts, loader, writer, checkpoints, interrupt, profile)
                     fit.replay(read_metrics(workdir))
                     state = fit.run(state, first)
                 checkpoints.wait()
@@ -109,11 +113,17 @@ class Fit:
     """One pass through the steps that are left, and what it learned on the way."""
 
     def __init__(
-        self, parts: Parts, loader: Loader, writer: MetricsWriter, checkpoints: Checkpoints, interrupt: Interrupt
+        self,
+        parts: Parts,
+        loader: Loader,
+        writer: MetricsWriter,
+        checkpoints: Checkpoints,
+        interrupt: Interrupt,
+        profile: Profile,
     ) -> None:
         self._parts, self._config = parts, parts.config
         self._loader, self._writer, self._checkpoints, self._interrupt = loader, writer, checkpoints, interrupt
-        self._lost_in_a_row = 0
+        self._memory, self._profile, self._lost_in_a_row = MemoryLines(), profile, 0
         queue = self._config.queue
         self._length = QueueLength(start=queue.start, size=queue.size) if queue.adapt and queue.start else None
         self._health = Health(
@@ -152,11 +162,12 @@ class Fit:
             for number in range(first + 1, self._config.steps + 1):
                 tick = time.monotonic()
                 position = self._loader.position()
-                state, metrics = self._parts.train_step(state, self._parts.place(batch))
-                ids = batch["id"]
-                if number < self._config.steps:
-                    batch = next(self._loader)  # while the device works
-                values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+                with self._profile.step(number):
+                    state, metrics = self._parts.train_step(state, self._parts.place(batch))
+                    ids = batch["id"]
+                    if number < self._config.steps:
+                        batch = next(self._loader)  # while the device works
+                    values = {name: float(value) for name, value in jax.device_get(metrics).items()}
                 if number > first + 1:
                     self._busy, self._timed = self._busy + time.monotonic() - tick, self._timed + 1
                 self._watch(number, values, ids)
@@ -190,7 +201,10 @@ class Fit:
             state = self._adapt(number, state, scores)
         if number == 1 or number % config.log.every == 0 or scores or last:
             speed = {"images_per_second": self.images_per_second} if self._timed else {}
-            self._writer.write(number, {**values, **scores, **speed})
+            use = memory_use()
+            self._writer.write(number, {**values, **scores, **speed, **use})
+            if line := self._memory.line(use):
+                print(line, flush=True)
             for sentence in self._health.look(number, values):
                 warnings.warn(sentence, stacklevel=2)
         stop = self._interrupt.requested

@@ -20,13 +20,14 @@ CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 REPORT = "report.html"
+PROFILE = "profile"
 _LOCK = ".lock"
 # what a run writes, and so all that --overwrite may delete
-_OURS = (CONFIG, TEACHER, CHECKPOINTS, METRICS, f"{METRICS}.[0-9]*", SUMMARY, REPORT, "events.out.tfevents.*")
+_OURS = (CONFIG, TEACHER, CHECKPOINTS, METRICS, f"{METRICS}.[0-9]*", SUMMARY, REPORT, PROFILE, "events.out.tfevents.*")
 
 # Settings that a resumed run may change: they do not alter what a step computes, but that more `steps` stretch the
 # learning-rate schedule, which the caller says
-_FREE_ON_RESUME = ("steps", "log", "eval", "checkpoint", "mesh", "max_nonfinite")
+_FREE_ON_RESUME = ("steps", "log", "eval", "checkpoint", "mesh", "max_nonfinite", "run")
 _FREE_KEYS_ON_RESUME = ("data.workers", "data.root")
 
 

@@ -23,8 +23,9 @@ from jaxcl.data import make_loader
 from jaxcl.interrupt import Interrupt, Interrupted
 from jaxcl.probes import Scores
 from jaxcl.teacher import remembered
+from jaxcl.usage import resident_bytes
 
-TIMED = {"images_per_second"}
+TIMED = {"images_per_second", "resident_bytes"}
 LONG = pytest.mark.slow(reason="half a minute: a whole run, more than once, with programs of its own")
 
 
@@ -258,10 +259,14 @@ def test_a_run_leaves_every_file_that_the_readme_names_and_the_state_as_it_was_a
     monkeypatch.setattr(
         training, "finish", lambda parts, state, *rest: (seen.append(state), finish(parts, state, *rest))[1]
     )
-    config = settings(steps=6, eval={"linear_steps": 5, "every": 3})
+    config = settings(steps=6, eval={"linear_steps": 5, "every": 3}, run={"profile": True})
     summary = training.train(config, tmp_path)
     names = {path.name.split(".")[0] for path in tmp_path.iterdir()}
-    assert names >= {"config", "metrics", "summary", "report", "checkpoints", "events"}
+    assert names >= {"config", "metrics", "summary", "report", "checkpoints", "events", "profile"}
+    assert (tmp_path / "profile" / "device_memory.pb.gz").stat().st_size > 100
+    assert list((tmp_path / "profile").glob("plugins/profile/*/*.trace.json.gz"))
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(row["resident_bytes"] > 1 << 20 for row in logged) == (resident_bytes() is not None)
     assert resolve(json.loads((tmp_path / "config.json").read_text())) == config
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(summary))
     assert [row["step"] for row in metrics_of(tmp_path)] == [1, 2, 3, 4, 5, 6]
@@ -271,7 +276,10 @@ def test_a_run_leaves_every_file_that_the_readme_names_and_the_state_as_it_was_a
     assert summary["steps"] == 6
     assert summary["negatives_per_anchor"] == 9
     assert summary["protocol"]["test_images"] == 379
-    assert "linear probe" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "linear probe" in said
+    assert "profile of steps 2 to 4:" in said
+    assert "resident in this process" in said
     again = training.evaluate(tmp_path)
     differing = {name for name in summary if again[name] != summary[name]}
     assert differing <= {"wall_seconds", "images_per_second"}

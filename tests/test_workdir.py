@@ -29,6 +29,7 @@ def test_a_used_folder_is_refused_with_both_ways_out(tmp_path):
 
 def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(tmp_path):
     path = used(tmp_path / "run")
+    (path / "profile").mkdir()
     workdir.claim(path, overwrite=True)
     assert sorted(item.name for item in path.iterdir()) == [".lock", "mine.txt"]
 

@@ -31,6 +31,7 @@ from jaxcl.config.settings import (
     ModelConfig,
     OptimConfig,
     QueueConfig,
+    RunConfig,
     TargetConfig,
     TextConfig,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "QueueConfig",
+    "RunConfig",
     "TargetConfig",
     "TextConfig",
     "base_config",

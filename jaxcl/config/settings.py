@@ -327,6 +327,13 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class RunConfig:
+    """How a run is watched."""
+
+    profile: bool = setting(False, "save a trace of steps 2 to 4, and which arrays the devices hold, for pprof")
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole run."""
 
@@ -349,3 +356,4 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     log: LogConfig = field(default_factory=LogConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    run: RunConfig = field(default_factory=RunConfig)

@@ -2,6 +2,7 @@
 
 from jaxcl.data.bad import BadImages, check_readable
 from jaxcl.data.evaluation import EVAL_EPOCH, EvalImages, EvalViews, eval_batches, eval_images, eval_views
+from jaxcl.data.folder import open_images
 from jaxcl.data.loader import Loader
 from jaxcl.data.pipeline import make_loader
 from jaxcl.data.record import BadImage, Record, Source, Splits
@@ -30,5 +31,6 @@ __all__ = [
     "eval_views",
     "make_loader",
     "make_tokenizer",
+    "open_images",
     "open_source",
 ]

@@ -82,6 +82,15 @@ def on_colour(rgba: UInt8[np.ndarray, "... 4"], colour: UInt8[np.ndarray, " 3"])
     return ((mixed + 127) // 255).astype(np.uint8)
 
 
+def to_grey(image: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 1"]:
+    """An image in grey, as bright as it was (ITU-R BT.601).
+
+    >>> to_grey(np.array([[[0, 255, 0]]], np.uint8)).tolist()
+    [[[150]]]
+    """
+    return np.array(Image.fromarray(image).convert("L"))[..., None]
+
+
 def _decode(file: io.BytesIO | io.BufferedReader, name: str, max_pixels: int, alpha: bool) -> np.ndarray:
     """Check what the header says, then decode."""
     head = file.read(HEAD_BYTES)

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxcl.config import ConfigError, DataConfig
 from jaxcl.data.captions import read_captions
-from jaxcl.data.decode import HEAD_BYTES, decode_image, image_format
+from jaxcl.data.decode import HEAD_BYTES, decode_image, image_format, to_grey
 from jaxcl.data.record import Record, Splits, hold_out
 
 # A file called so is meant to be an image, and counts as a bad one if it is none; any other is looked into.
@@ -24,7 +24,6 @@ _TEST_NAMES = ("test", "val", "validation")
 class FolderSource:
     """Some of the images of a folder."""
 
-    channels = 3
     captions_at_hand = True
 
     def __init__(
@@ -38,8 +37,10 @@ class FolderSource:
         classes: tuple[str, ...],
         protocol: str,
         max_pixels: int,
+        channels: int = 3,
     ):
         self.name = f"folder:{root}"
+        self.channels = channels
         self.classes = classes
         self.protocol = protocol
         self.ids = ids
@@ -61,6 +62,7 @@ class FolderSource:
         path = self._paths[index]
         whole = self._root / path
         image = decode_image(whole, _printable(str(whole)), max_pixels=self._max_pixels)
+        image = to_grey(image) if self.channels == 1 else image
         return Record(image, self._labels[index], int(self.ids[index]), _printable(path), self.caption_of(index))
 
     def caption_of(self, index: int) -> str:
@@ -86,13 +88,7 @@ def open_folder(path: str, config: DataConfig, *, captions: bool = False) -> Spl
     Raises:
         ConfigError: no such path, not a folder, no image in it, or a single one; an image without a caption.
     """
-    try:
-        root = Path(path).expanduser().absolute()
-        paths = _image_paths(root)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of nobody
-        raise ConfigError(f"data.name=folder:{path}: this folder cannot be read: {error}") from error
-    if not paths:
-        raise ConfigError(f"data.name=folder:{path}: there is no image in this folder or below it")
+    root, paths = _find_images(path, f"data.name=folder:{path}")
     test_name = _test_folder(paths)
     if test_name is None:
         held = hold_out([os.fsencode(p) for p in paths], config.holdout, f"folder:{path}")
@@ -122,20 +118,61 @@ def open_folder(path: str, config: DataConfig, *, captions: bool = False) -> Spl
     return Splits(*sources)
 
 
-def _image_paths(root: Path) -> list[str]:
-    """Relative paths, with "/", of all files that are or claim to be images, sorted."""
+def open_images(path: str, *, called: str, max_pixels: int, channels: int = 3) -> FolderSource:
+    """All images of a folder and of those below it, without splits or labels.
+
+    Args:
+        path: the folder; `~` is expanded.
+        called: what asks for it in an error, such as a flag.
+        max_pixels: of one image, above which it is not decoded.
+        channels: 3, or 1 for images in grey.
+
+    Returns:
+        The images, sorted by their relative path; ids are their positions.
+
+    Raises:
+        ConfigError: no such path, not a folder, or no image in it.
+    """
+    root, paths = _find_images(path, called)
+    return FolderSource(
+        root,
+        paths,
+        np.arange(len(paths), dtype=np.int32),
+        [-1] * len(paths),
+        [],
+        classes=(),
+        protocol=f"{len(paths)} images of a folder",
+        max_pixels=max_pixels,
+        channels=channels,
+    )
+
+
+def _find_images(path: str, called: str) -> tuple[Path, list[str]]:
+    """A folder, and the relative paths, with "/", of all files in it that are or claim to be images, sorted."""
+    try:
+        root = Path(path).expanduser().absolute()
+        paths = _image_paths(root, called)
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of nobody
+        raise ConfigError(f"{called}: this folder cannot be read: {error}") from error
+    if not paths:
+        raise ConfigError(f"{called}: there is no image in this folder or below it")
+    return root, paths
+
+
+def _image_paths(root: Path, called: str) -> list[str]:
+    """Those paths, of which there may be none."""
     if not root.exists():
-        raise ConfigError(f"data.name=folder:{root}: there is no such folder")
+        raise ConfigError(f"{called}: there is no such folder")
     if not root.is_dir():
-        raise ConfigError(f"data.name=folder:{root}: this is a file, not a folder")
-    files = (name for folder in _folders(root) for name in _files(folder))
+        raise ConfigError(f"{called}: this is a file, not a folder")
+    files = (name for folder in _folders(root, called) for name in _files(folder))
     return sorted(os.path.relpath(name, root).replace(os.sep, "/") for name in files if _is_candidate(name))
 
 
-def _folders(root: Path) -> Iterator[str]:
+def _folders(root: Path, called: str) -> Iterator[str]:
     """The folder and all below it, through links but never twice, so that a link to a parent ends."""
     seen = set()
-    for folder, below, _ in os.walk(root, followlinks=True, onerror=functools.partial(_cannot_list, root)):
+    for folder, below, _ in os.walk(root, followlinks=True, onerror=functools.partial(_cannot_list, called)):
         facts = os.stat(folder)
         if (facts.st_dev, facts.st_ino) in seen:
             below.clear()
@@ -151,9 +188,9 @@ def _files(folder: str) -> Iterator[str]:
         yield from (e.path for e in entries if not e.name.startswith(".") and e.is_file())
 
 
-def _cannot_list(root: Path, error: OSError) -> None:
+def _cannot_list(called: str, error: OSError) -> None:
     """Stop at a folder that may not be read, rather than train on half of the images."""
-    raise ConfigError(f"data.name=folder:{root}: {error.filename} cannot be listed: {error.strerror}")
+    raise ConfigError(f"{called}: {error.filename} cannot be listed: {error.strerror}")
 
 
 def _is_candidate(path: str) -> bool:

@@ -26,7 +26,7 @@ def curve(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str | N
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     series = {name: points for name in names if (points := _points(metrics, name))}
     if not series:
@@ -53,6 +53,8 @@ def curve(metrics: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str | N
         if len(series) > 1:
             axes.legend(frameon=False)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if all("bytes" in name for name in series):
+            axes.yaxis.set_major_formatter(EngFormatter(unit="B"))
         _widen_constant(axes, [value for points in series.values() for _, value in points])
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})

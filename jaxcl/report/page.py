@@ -31,7 +31,8 @@ def write_report(
     names = sorted({name for row in metrics for name in row} - {"step"})
     scores = [name for name in names if name.endswith("top1")]
     while_training = f"Accuracy while training ({', '.join(scores)})"
-    main = {"Loss": ["loss"], "Learning rate": ["learning_rate"], while_training: scores}
+    memory = [name for name in names if name.endswith("_bytes") or "_bytes_" in name]
+    main = {"Loss": ["loss"], "Learning rate": ["learning_rate"], while_training: scores, "Memory in use": memory}
     shown = {name for group in main.values() for name in group}
     rest = {name.replace("_", " "): [name] for name in names if name not in shown}
     page = _PAGE.substitute(

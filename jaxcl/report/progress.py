@@ -24,11 +24,19 @@ class Progress:
         images_per_step: images of one real update, over all devices.
         first: steps that were done before, in a resumed run.
         stream: where it is shown; None: standard error.
+        noun: what a step is called in a line.
     """
 
     def __init__(
-        self, total: int, *, images_per_step: int, first: int = 0, stream: io.TextIOBase | None = None
+        self,
+        total: int,
+        *,
+        images_per_step: int,
+        first: int = 0,
+        stream: io.TextIOBase | None = None,
+        noun: str = "step",
     ) -> None:
+        self._noun = noun
         self._total, self._first, self._done, self._images = total, first, first, images_per_step
         self._stream = stream or sys.stderr
         self._loss: float | None = None
@@ -66,7 +74,7 @@ class Progress:
             left = (self._total - step) * self._images / rate if rate else None
             facts += [f"{duration(left)} left"] if left else []
             self._spoke = time.monotonic()
-            print(", ".join([f"step {step}/{self._total}", *facts]), file=self._stream, flush=True)
+            print(", ".join([f"{self._noun} {step}/{self._total}", *facts]), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Leave the bar as it stands."""

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from jaxcl.config import ConfigError, DataConfig
-from jaxcl.data.folder import open_folder
+from jaxcl.data.folder import open_folder, open_images
 from jaxcl.data.record import BadImage
 
 CONFIG = DataConfig()
@@ -142,3 +142,25 @@ def test_a_path_that_cannot_be_looked_at_is_an_error_that_names_the_setting(tmp_
     monkeypatch.setattr(os, "scandir", gone)
     with pytest.raises(ConfigError, match=r"^data.name=folder:.*No such process"):
         open_folder(str(tmp_path), DataConfig())
+
+
+def test_all_images_of_a_folder_come_in_the_order_of_their_paths_without_splits_or_labels(image_folder):
+    folder = image_folder({"train/cats": 2, "test/cats": 1, "dogs": 1, "": 1})
+    source = open_images(str(folder), called="--images=it", max_pixels=10_000)
+    assert names(source) == sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.png"))
+    assert [source[i].id for i in range(5)] == source.ids.tolist() == list(range(5))
+    assert source.classes == ()
+    assert source[0].image.shape == (10, 12, 3)
+
+
+def test_one_image_is_enough_and_grey_ones_are_as_bright_as_those_in_colour(image_folder):
+    folder = str(image_folder({"": 1}))
+    colour, grey = (open_images(folder, called="", max_pixels=10_000, channels=channels) for channels in (3, 1))
+    assert grey[0].image.shape == (10, 12, 1)
+    expected = colour[0].image.astype(float) @ [0.299, 0.587, 0.114]
+    np.testing.assert_allclose(grey[0].image[..., 0], expected, atol=0.51)
+
+
+def test_who_asked_for_a_folder_that_has_no_images_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="--images=it: there is no image in this folder or below it"):
+        open_images(str(tmp_path), called="--images=it", max_pixels=10_000)

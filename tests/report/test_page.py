@@ -107,6 +107,12 @@ def test_steps_are_whole_numbers_on_the_axis():
     assert "1.5" not in drawn.replace("M 1.5", "")[drawn.index("matplotlib.axis_1") : drawn.index("matplotlib.axis_2")]
 
 
+def test_bytes_are_counted_in_units_that_can_be_read():
+    rows = [{"step": step, "loss": 1.0, "resident_bytes": step * 10**9} for step in range(1, 9)]
+    assert ">8 GB<" in curve(rows, ["resident_bytes"])
+    assert "GB" not in curve(rows, ["loss", "resident_bytes"])
+
+
 def test_a_metric_logged_only_now_and_then_is_one_connected_line():
     assert curve([dict(step=1, a=1.0), dict(step=2), dict(step=3, a=2.0)], ["a"]).count("\nL ") > curve(
         [dict(step=1, a=1.0), dict(step=2, a=None), dict(step=3, a=2.0)], ["a"]
