@@ -1,5 +1,6 @@
 """Every setting of a run, and the check of all of them before anything compiles."""
 
+from jaxcl.config.earlier import from_earlier
 from jaxcl.config.errors import ConfigError, first_of, suggestion
 from jaxcl.config.files import load_config, with_variant
 from jaxcl.config.resolve import base_config, describe, resolve, to_dict
@@ -64,6 +65,7 @@ __all__ = [
     "check_divides",
     "describe",
     "first_of",
+    "from_earlier",
     "load_config",
     "loss_size",
     "mesh_sizes",

@@ -112,7 +112,11 @@ class ModelConfig:
         None, "weights that the encoder starts with: .safetensors, .npz, .onnx, or a folder with one of them"
     )
     allow_partial: bool = setting(False, "pretrained weights may fill a part of a network only; says how much")
-    remat: bool = setting(False, "ViT, text tower: recompute each block in the backward pass, do not store it")
+    remat: str = setting(
+        "none",
+        "ViT, text tower: what the backward pass computes again; dots: attention; blocks: each layer from its tokens",
+        choices=("none", "dots", "blocks"),
+    )
     dtype: str = setting("float32", "compute type; parameters stay float32", choices=("float32", "bfloat16", "float16"))
     head_layers: int = setting(2, "linear layers in the projection head", low=1, high=3)
     head_hidden: int = setting(512, "width of the head's hidden layers", low=1, high=2**16)
