@@ -285,6 +285,15 @@ class OptimConfig:
     schedule: str = setting("cosine", "of the learning rate after the warm-up, to 0", choices=("cosine", "linear"))
     weight_decay: float = setting(1e-4, "decay of kernels; norms and biases have none", low=0.0)
     momentum: float = setting(0.9, "sgd, lars: momentum; adamw: first-moment decay", low=0.0, high=0.9999)
+    loss_scale: int | None = setting(
+        None,
+        "model.dtype = float16: first factor of the loss, a power of two; an overflow halves it; empty: 32768",
+        low=1,
+        high=2**24,
+    )
+    loss_scale_steps: int = setting(
+        2000, "model.dtype = float16: finite steps in a row after which that factor doubles", low=1
+    )
     clip_norm: float | None = setting(1.0, "global gradient norm above which gradients are scaled down", low=1e-6)
 
 
