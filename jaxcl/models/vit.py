@@ -23,6 +23,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Float32
 
 from jaxcl.config import check_divides
+from jaxcl.lora import LOW_RANK
 from jaxcl.models.attention import PROBABILITIES, attend
 from jaxcl.models.flavours import FLAVOURS, activation_of
 
@@ -30,8 +31,8 @@ from jaxcl.models.flavours import FLAVOURS, activation_of
 PRODUCT, MIXED = "product", "mixed"
 # Of a layer's result nothing is stored that its gradient does not need: so not the last product of a plain layer.
 POLICIES = {
-    "none": jax.checkpoint_policies.save_only_these_names(PRODUCT, PROBABILITIES, MIXED),
-    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT),
+    "none": jax.checkpoint_policies.save_only_these_names(PRODUCT, LOW_RANK, PROBABILITIES, MIXED),
+    "dots": jax.checkpoint_policies.save_only_these_names(PRODUCT, LOW_RANK),
     "blocks": None,
 }
 

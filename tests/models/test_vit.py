@@ -8,7 +8,8 @@ import pytest
 from compile_options import FAST_COMPILE
 from jax.extend import core
 
-from jaxcl.config import ConfigError, ModelConfig
+from jaxcl import lora
+from jaxcl.config import ConfigError, LoraConfig, ModelConfig
 from jaxcl.models import make_encoder
 from jaxcl.models.vit import POLICIES, Block, ViT, split_patches
 
@@ -136,6 +137,23 @@ def products(jaxpr):
     """How many products of arrays a jaxpr has, those of the programs inside it included."""
     inner = [j for eqn in jaxpr.eqns for j in core.jaxprs_in_params(eqn.params)]
     return sum(eqn.primitive.name == "dot_general" for eqn in jaxpr.eqns) + sum(map(products, inner))
+
+
+def test_beside_frozen_kernels_no_product_is_computed_twice():
+    encoder, x = ViT(12, 2, depth=2, patch=4), jnp.ones((2, 8, 8, 3))
+    params = {"encoder": jax.eval_shape(encoder.init, jax.random.key(0), x)["params"]}
+    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), params)
+    trained, frozen = lora.split(jax.random.key(0), params, LoraConfig(rank=2))
+
+    def loss(trained):
+        with lora.adapting():
+            return jnp.sum(encoder.apply({"params": lora.joined(trained, frozen)["encoder"]}, x))
+
+    forward, backward = jax.make_jaxpr(loss)(trained).jaxpr, jax.make_jaxpr(jax.grad(loss))(trained).jaxpr
+    # patches, and of a layer two products of attention and of each of four kernels W, A and B
+    assert products(forward) == 1 + 2 + 4 * 3
+    # each layer has the gradients of two factors of each product but W; of that by A and B in x, and by W in x
+    assert products(backward) == products(forward) + 4 + 4 * (1 + 2 + 2)
 
 
 @pytest.mark.parametrize(("remat", "more"), [("none", 0), ("dots", 2), ("blocks", 5)])
