@@ -20,7 +20,7 @@ from jaxcl import lora, methods
 from jaxcl.assess import Readers, as_unit
 from jaxcl.augment import augment
 from jaxcl.cached import make_cached_step, make_programs
-from jaxcl.config import Config, check_colour, check_devices, mesh_sizes, micro_size, num_micro
+from jaxcl.config import Config, check_colour, check_devices, first_loss_scale, mesh_sizes, micro_size, num_micro
 from jaxcl.data import (
     EVAL_EPOCH,
     BadImages,
@@ -147,6 +147,7 @@ def build(
         queue_dtype=config.queue.dtype,
         queue_rows=config.queue.start if config.queue.adapt else None,
         adapted=config.lora,
+        loss_scale=first_loss_scale(config),
     )
     shapes = jax.eval_shape(init_state, jax.random.key(0))
     shapes = shapes if source is None else shapes._replace(target=source.like)
@@ -217,6 +218,7 @@ def make_step(
         target_decay=make_decay(config.target, total_steps=steps),
         queue_length=make_queue_length(config.queue, total_steps=steps),
         queue_sample=config.queue.sample,
+        loss_scale_steps=config.optim.loss_scale_steps,
     )
     parts = method, optimizer, make_prepare(config)
     if config.batch.mode == "accumulate":

@@ -27,7 +27,8 @@ from jax import lax
 
 from jaxcl.methods.base import Method
 from jaxcl.portions import Portions
-from jaxcl.update import descend, make_finish, make_negatives, metrics_of, networks_of, problem_keys
+from jaxcl.scaling import scaled, unscaled
+from jaxcl.update import descend, gradient_metrics, make_finish, make_negatives, metrics_of, networks_of, problem_keys
 
 Batch = dict[str, Any]
 
@@ -77,6 +78,7 @@ def make_programs(
     target_decay: optax.Schedule | None = None,
     queue_length: optax.Schedule | None = None,
     queue_sample: int | None = None,
+    loss_scale_steps: int = 2000,
 ) -> Programs:
     """The four parts as pure functions, for `make_cached_step` or `jaxcl.hosted`.
 
@@ -91,6 +93,7 @@ def make_programs(
         target_decay: of the momentum encoder.
         queue_length: newest rows of the queue that count.
         queue_sample: rows drawn from these at random.
+        loss_scale_steps: finite steps in a row after which the factor of the loss doubles.
 
     Returns:
         The programs.
@@ -99,7 +102,9 @@ def make_programs(
         ValueError: a method with a momentum encoder, and no `target_decay` to move it by.
     """
     negatives = make_negatives(seed=seed, queue_length=queue_length, queue_sample=queue_sample)
-    finish = make_finish(method, learning_rate=learning_rate, target_decay=target_decay)
+    finish = make_finish(
+        method, learning_rate=learning_rate, target_decay=target_decay, loss_scale_steps=loss_scale_steps
+    )
 
     def keys_of(step: Any) -> jax.Array:
         return jax.random.split(problem_keys(seed, step, 1)[0])
@@ -124,7 +129,7 @@ def make_programs(
         def value(embeddings: Any) -> tuple[Any, Any]:
             against = dict(queue=bank, temperature=temperature(state.updates, state.queue))
             out = method.objective(key, embeddings, ids, labels, **against)
-            return out.loss, out
+            return scaled(out.loss, state.loss_scale), out
 
         gradient, out = jax.grad(value, has_aux=True)(embeddings)
         if bank is None:
@@ -150,8 +155,9 @@ def make_programs(
         return jax.tree.map(jnp.add, grads, more), batch_stats
 
     def update(state: Any, grads: Any, batch_stats: Any, problem: Problem) -> tuple[Any, dict[str, jax.Array]]:
+        grads = unscaled(grads, state.loss_scale)
         new = descend(optimizer, state, grads, batch_stats)
-        metrics = dict(problem.metrics, grad_norm=optax.tree.norm(grads))
+        metrics = {**problem.metrics, **gradient_metrics(state, problem.metrics["loss"], grads)}
         return finish(state, new, metrics, problem.push_values, problem.push_groups)
 
     return Programs(encode, loss, replay, update)

@@ -23,6 +23,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxcl.config import LORA_TARGETS, ConfigError, LoraConfig, first_of
 
@@ -31,6 +32,7 @@ NETWORKS = ("encoder", "text")  # adapted and else frozen; all others, such as h
 STACKED = "layers"  # the name of an nn.scan: every leaf below has a leading axis of layers
 DRAW = 2**32 - 2  # folded into the key of a run; no step has this number
 MODULES = {"attention": ("qkv", "project"), "mlp": ("mlp1", "mlp2"), "patches": ("patches",)}
+LOW_RANK = "low_rank"  # the name of A x for policies of `jax.checkpoint`
 DEFAULT = ("attention", "mlp", "conv")  # as far as a network has them
 
 _SHOWN = 12  # names in a message
@@ -185,6 +187,7 @@ def _add_product(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.m
     # the layer itself with other channels: stride, padding and compute type are those of the kernel
     down = layer.clone(parent=None, name=None, features=a.shape[-1], use_bias=False)
     hidden: Any = down.apply({"params": {"kernel": a}}, *args, **kwargs)
+    hidden = checkpoint_name(hidden, LOW_RANK)
     return y + hidden @ (scale * b).astype(y.dtype)
 
 

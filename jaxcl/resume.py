@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxcl.build import Parts
 from jaxcl.checkpoint import Checkpoints, Restored, stored_config
-from jaxcl.config import Config, ConfigError, to_dict
+from jaxcl.config import Config, ConfigError, from_earlier, to_dict
 from jaxcl.data import Loader
 from jaxcl.integrity import checksums, differing
 from jaxcl.report import read_metrics
@@ -24,13 +24,14 @@ def saved_config(workdir: Path) -> dict[str, Any] | None:
         workdir: of the run.
 
     Returns:
-        As JSON; None where neither is there.
+        As JSON, in the terms of today; None where neither is there.
 
     Raises:
         ConfigError: `config.json` cannot be read.
     """
     file = workdir / CONFIG
-    return read_json(file) if file.exists() else stored_config(workdir / CHECKPOINTS)
+    saved = read_json(file) if file.exists() else stored_config(workdir / CHECKPOINTS)
+    return None if saved is None else from_earlier(saved)
 
 
 def check_resumable(workdir: Path, config: Config) -> int | None:

@@ -16,6 +16,7 @@ from jaxcl import queue as queues
 from jaxcl.config import LoraConfig
 from jaxcl.mesh import along_data, parameter_spec, replicated
 from jaxcl.methods.base import Captioned, Method
+from jaxcl.scaling import LossScale, init_scale
 
 
 class TrainState(NamedTuple):
@@ -30,6 +31,7 @@ class TrainState(NamedTuple):
         queue: embeddings of earlier steps, or None.
         target: parameters of a momentum encoder, variables of a teacher, or None.
         queue_rows: newest rows of the queue that count, where validation decides it, or None.
+        loss_scale: factor of the loss with float16, or None.
         frozen: parameters that nothing changes, with low-rank adaptation, or None; no checkpoint holds them.
     """
 
@@ -41,6 +43,7 @@ class TrainState(NamedTuple):
     queue: queues.Queue | None
     target: Any
     queue_rows: Int[Array, ""] | None = None
+    loss_scale: LossScale | None = None
     frozen: Any = None
 
 
@@ -55,6 +58,7 @@ def make_init_state(
     queue_dtype: str,
     queue_rows: int | None = None,
     adapted: LoraConfig | None = None,
+    loss_scale: int | None = None,
 ) -> Callable[..., TrainState]:
     """The function that makes the first state from a key; run it under `jax.jit` with `state_shardings`.
 
@@ -67,6 +71,7 @@ def make_init_state(
         queue_dim: numbers of a row.
         queue_dtype: storage type of its rows.
         queue_rows: newest rows that count at first, where validation decides it; None: it does not.
+        loss_scale: factor of the loss at first; None: it has none.
         adapted: how encoder and text tower are, by low rank; None, or rank 0: all parameters are trained.
 
     Returns:
@@ -91,6 +96,7 @@ def make_init_state(
             queue=queue,
             target=method.target and jax.tree.map(jnp.copy, method.target(params)),
             queue_rows=None if queue_rows is None else jnp.int32(queue_rows),
+            loss_scale=None if loss_scale is None else init_scale(loss_scale),
             frozen=frozen,
         )
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 
 from jaxcl.methods.base import Method
-from jaxcl.update import descend, make_finish, make_negatives, metrics_of, networks_of, problem_keys
+from jaxcl.scaling import scaled, unscaled
+from jaxcl.update import descend, gradient_metrics, make_finish, make_negatives, metrics_of, networks_of, problem_keys
 
 Batch = dict[str, Any]
 
@@ -28,6 +29,7 @@ def make_train_step(
     target_decay: optax.Schedule | None = None,
     queue_length: optax.Schedule | None = None,
     queue_sample: int | None = None,
+    loss_scale_steps: int = 2000,
 ) -> Callable[[Any, Batch], tuple[Any, dict[str, jax.Array]]]:
     """The function that one real update runs; the caller applies jit, shardings and donation.
 
@@ -47,6 +49,7 @@ def make_train_step(
         target_decay: of the momentum encoder, by real update; needed where the method has one.
         queue_length: newest rows of the queue that count, by real update; None: as many as the state says, or all.
         queue_sample: rows drawn from these at random, anew at each step; None: all.
+        loss_scale_steps: finite steps in a row after which the factor of the loss doubles, where the state has one.
 
     Returns:
         `train_step(state, batch) -> (state, metrics)`; metrics are scalars.
@@ -55,18 +58,23 @@ def make_train_step(
         ValueError: a method with a momentum encoder, and no `target_decay` to move it by.
     """
     negatives = make_negatives(seed=seed, queue_length=queue_length, queue_sample=queue_sample)
-    finish = make_finish(method, learning_rate=learning_rate, target_decay=target_decay)
+    finish = make_finish(
+        method, learning_rate=learning_rate, target_decay=target_decay, loss_scale_steps=loss_scale_steps
+    )
 
     def loss_fn(params: Any, state: Any, against: dict[str, Any], batch: Batch, key: Any) -> tuple[jax.Array, Any]:
         keys, (params, target) = jax.random.split(key), networks_of(method, params, state.frozen, state.target)
         embeddings, batch_stats = method.embed(keys[0], params, state.batch_stats, target, prepare(batch), train=True)
         out = method.objective(keys[1], embeddings, batch["id"], batch["label"], **against)
-        return out.loss, (batch_stats, out)
+        return scaled(out.loss, state.loss_scale), (batch_stats, out)
 
     def micro_step(against: dict[str, Any], state: Any, given: tuple[Batch, jax.Array]) -> tuple[Any, Any]:
         gradient = jax.value_and_grad(loss_fn, has_aux=True)
         (_, (batch_stats, out)), grads = gradient(state.params, state, against, *given)
-        metrics = dict(metrics_of(out), grad_norm=optax.tree.norm(grads))
+        grads = unscaled(grads, state.loss_scale)
+        metrics = {**metrics_of(out), **gradient_metrics(state, out.loss, grads)}
+        if num_micro > 1 and "overflow" in metrics:  # the step is skipped, but the other micro-batches have a loss
+            grads = jax.tree.map(lambda g: jnp.where(metrics["overflow"] > 0, 0, g), grads)
         return descend(optimizer, state, grads, batch_stats), (metrics, out)
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:

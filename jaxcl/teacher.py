@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcl.checkpoint import Found, newest_step, newest_whole, restore_part, saved_types
-from jaxcl.config import Config, ConfigError, resolve, to_dict
+from jaxcl.config import Config, ConfigError, from_earlier, resolve, to_dict
 from jaxcl.integrity import array_types, misfit
 from jaxcl.methods.base import Teacher, Variables
 from jaxcl.methods.parts.networks import make_init, run
@@ -139,7 +139,7 @@ def remembered(workdir: Path) -> Config | None:
     """
     if newest_step(workdir / CHECKPOINTS) is None or not (workdir / TEACHER).is_file():
         return None
-    return resolve(read_json(workdir / TEACHER))
+    return resolve(from_earlier(read_json(workdir / TEACHER)))
 
 
 def _folder(config: Config) -> tuple[Path, str]:
@@ -157,7 +157,7 @@ def _config_of(folder: Path, name: str) -> Config:
     if not folder.is_dir():
         raise ConfigError(f"{name} is not a folder; train a teacher first, or name the folder of a finished run")
     try:
-        return resolve(read_json(folder / CONFIG))
+        return resolve(from_earlier(read_json(folder / CONFIG)))
     except ConfigError as error:
         raise ConfigError(f"{name} cannot be a teacher: {error}") from error
 

@@ -178,6 +178,8 @@ class Fit:
     def _watch(self, number: int, values: dict[str, float], ids: Any) -> None:
         """Counts the steps that a NaN or an infinity undid, names their images, and gives up after too many."""
         lost, self._skipped = values["skipped"] > self._skipped, values["skipped"]
+        if values.get("overflow"):  # so the factor of the loss finds its size
+            return
         self._lost_in_a_row = self._lost_in_a_row + 1 if lost else 0
         if lost:
             shown = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")

@@ -13,6 +13,7 @@ from jaxcl import lora
 from jaxcl import queue as queues
 from jaxcl.methods.base import Method, Objective
 from jaxcl.optim import ema
+from jaxcl.scaling import next_scale, overflowed
 from jaxcl.spread import spread
 
 DRAW = 2**32 - 1  # no step has this number, whose keys are the others
@@ -72,6 +73,23 @@ def metrics_of(out: Objective) -> dict[str, jax.Array]:
     return dict(out.metrics, **spread(out.push_values), loss=out.loss)
 
 
+def gradient_metrics(state: Any, loss: Any, grads: Any) -> dict[str, jax.Array]:
+    """What to log of a gradient, and whether a smaller factor of the loss may make it finite.
+
+    Args:
+        state: with the factor, or without one.
+        loss: that it is the gradient of.
+        grads: of the parameters.
+
+    Returns:
+        "grad_norm", and with a factor "overflow", 1 or 0.
+    """
+    norm = optax.tree.norm(grads)
+    if state.loss_scale is None:
+        return {"grad_norm": norm}
+    return {"grad_norm": norm, "overflow": overflowed(state.loss_scale, loss, norm).astype(jnp.float32)}
+
+
 def networks_of(method: Method, params: Any, frozen: Any, target: Any) -> tuple[Any, Any]:
     """Parameters and target as `Method.embed` takes them: frozen ones, which both may share, stand beside them.
 
@@ -106,7 +124,11 @@ def descend(optimizer: optax.GradientTransformation, state: Any, grads: Any, bat
 
 
 def make_finish(
-    method: Method, *, learning_rate: optax.Schedule, target_decay: optax.Schedule | None
+    method: Method,
+    *,
+    learning_rate: optax.Schedule,
+    target_decay: optax.Schedule | None,
+    loss_scale_steps: int = 2000,
 ) -> Callable[..., tuple[Any, dict[str, jax.Array]]]:
     """The end of a step: momentum encoder and queue, each once a real update, and nothing at all if it is not finite.
 
@@ -114,11 +136,12 @@ def make_finish(
         method: with or without a momentum encoder.
         learning_rate: for the log, by real update.
         target_decay: of the momentum encoder, by real update; needed where the method has one.
+        loss_scale_steps: finite steps in a row after which the factor of the loss doubles, where it has one.
 
     Returns:
         `finish(state, new, metrics, push_values, push_groups) -> (state, metrics)`, from the state before the step, the
         one after the optimizer, metrics with "loss" and "grad_norm", and what a queue receives, [B, D] and [B]. A
-        step with a non-finite loss, gradient or parameter changes nothing but `step`.
+        step with a non-finite loss, gradient or parameter changes nothing but `step` and the factor of the loss.
 
     Raises:
         ValueError: a method with a momentum encoder, and no `target_decay` to move it by.
@@ -136,6 +159,11 @@ def make_finish(
         moved = new._replace(frozen=None), state._replace(frozen=None)
         new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), *moved)
         metrics = dict(metrics, learning_rate=learning_rate(state.updates), skipped=state.step + 1 - new.updates)
+        if state.loss_scale is not None:
+            overflow = metrics["overflow"] > 0
+            scale = next_scale(state.loss_scale, finite=finite, overflow=overflow, patience=loss_scale_steps)
+            new = new._replace(loss_scale=scale)
+            metrics |= {"loss_scale": state.loss_scale.factor, "overflow": overflow.astype(jnp.float32)}
         if queue is not None:
             metrics["queue_fill"] = new.queue.filled / queue.values.shape[0]
             metrics["queue_norm_min"], metrics["queue_norm_max"] = queues.norms(new.queue)

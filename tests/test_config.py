@@ -60,6 +60,8 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ({"loss": {"temperature": -0.1}}, r"loss.temperature = -0.1 is below"),
         ({"batch": {"size": 7.5}}, r"batch.size = 7.5 has type float; it needs int"),
         ({"batch": {"size": True}}, r"batch.size = True has type bool"),
+        ({"model": {"remat": True}}, r"model.remat = True is not one of none, dots, blocks$"),
+        ({"model": {"remat": "true"}}, r"model.remat = 'true' is not one of none, dots, blocks$"),
         ({"batch": {"size": None}}, r"batch.size is empty"),
         ({"batch": 3}, r"batch = 3 is a group of settings"),
         ({"model": {"encoder": "resnet50x"}}, r"did you mean 'resnet50'"),

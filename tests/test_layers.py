@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "jaxcl"
 ROWS = [
     {"losses", "queue", "augment", "mesh", "config", "interrupt"},
-    {"lora", "schedules", "spread", "adapt", "portions", "pixels"},
+    {"lora", "schedules", "spread", "adapt", "portions", "pixels", "scaling"},
     {"methods", "models", "data", "probes", "optim", "integrity"},
     {"update"},
     {

@@ -38,7 +38,7 @@ SIDE, IMAGES, SEED = 8, 16, 3
 MODEL = ModelConfig(head_hidden=12, head_dim=6, predictor_hidden=10, head_norm=False)
 ADAPTED = LoraConfig(rank=2, alpha=3.0)
 ENCODERS = {
-    "vit": functools.partial(ViT, 16, 2, 3, patch=4, remat=True),
+    "vit": functools.partial(ViT, 16, 2, 3, patch=4, remat="blocks"),
     "resnet": functools.partial(ResNet, BasicBlock, (1, 1), width=8),
     "conv": ConvEncoder,
 }

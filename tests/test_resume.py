@@ -17,6 +17,7 @@ from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import ConfigError, resolve, to_dict
 from jaxcl.interrupt import Interrupted
 from jaxcl.resume import begin, check_resumable, saved_config
+from jaxcl.teacher import _config_of
 
 
 def settings(**changes):
@@ -101,6 +102,18 @@ def test_a_refused_resume_leaves_the_folder_bitwise_as_it_was(a_copy, prepare, c
     with pytest.raises(ConfigError, match=message):
         training.train(settings(**config), a_copy, resume=True)
     assert content(a_copy) == before
+
+
+@pytest.mark.parametrize(("was", "now"), [(True, "blocks"), (False, "none")])
+def test_a_run_from_before_remat_had_names_is_read_in_the_terms_of_today(a_copy, was, now):
+    saved = json.loads((a_copy / "config.json").read_text())
+    assert saved["model"]["remat"] == "none"
+    saved["model"]["remat"] = was
+    (a_copy / "config.json").write_text(json.dumps(saved))
+    assert saved_config(a_copy)["model"]["remat"] == now
+    assert _config_of(a_copy, "it").model.remat == now
+    if not was:
+        assert check_resumable(a_copy, settings()) == 6
 
 
 def begun(workdir, config):

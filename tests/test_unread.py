@@ -75,7 +75,7 @@ def test_grey_images_have_no_colours_to_change(name):
     ("changes", "message"),
     [
         ({"model": {"predictor_hidden": 64}}, "model.predictor_hidden = 64, but method = 'simclr' has no predictor"),
-        ({"model": {"remat": True}}, "model.remat = True is read only with a ViT, not with 'conv'"),
+        ({"model": {"remat": "dots"}}, "model.remat = 'dots' is read only with a ViT, not with 'conv'"),
         (
             {"data": {"name": "tfds:x", "caption": "text"}},
             "data.caption = 'text', but method = 'simclr' reads no captions; leave it out",

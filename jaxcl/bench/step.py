@@ -14,7 +14,7 @@ from jaxcl.bench.measure import Measured, Program, compile_program, measure
 from jaxcl.bench.rows import MEMORY, TIME, Bar, Row, compared
 from jaxcl.build import make_prepare
 from jaxcl.cached import Programs, make_cached_step, make_programs
-from jaxcl.config import Config, ModelConfig
+from jaxcl.config import Config, ModelConfig, first_loss_scale
 from jaxcl.hosted import HostedStep
 from jaxcl.mesh import make_mesh, replicated
 from jaxcl.methods import find
@@ -113,6 +113,7 @@ def step_programs(scale: Scale, model: ModelConfig) -> dict[str, Program]:
         queue_size=0,
         queue_dim=model.head_dim,
         queue_dtype="float16",
+        loss_scale=first_loss_scale(config),
     )
     state = jax.jit(init)(jax.random.key(0))
     given: dict[str, Any] = dict(

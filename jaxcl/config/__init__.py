@@ -1,5 +1,6 @@
 """Every setting of a run, and the check of all of them before anything compiles."""
 
+from jaxcl.config.earlier import from_earlier
 from jaxcl.config.errors import ConfigError, first_of, suggestion
 from jaxcl.config.files import load_config, with_variant
 from jaxcl.config.resolve import base_config, describe, resolve, to_dict
@@ -7,6 +8,7 @@ from jaxcl.config.rules import (
     batch_line,
     check_devices,
     check_divides,
+    first_loss_scale,
     loss_size,
     mesh_sizes,
     mesh_that_fits,
@@ -65,7 +67,9 @@ __all__ = [
     "check_devices",
     "check_divides",
     "describe",
+    "first_loss_scale",
     "first_of",
+    "from_earlier",
     "load_config",
     "loss_size",
     "mesh_sizes",

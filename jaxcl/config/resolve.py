@@ -124,13 +124,13 @@ def _check_value(name: str, value: Any, hint: Any, item: dataclasses.Field[Any])
         return None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ConfigError(f"{name} = {value!r} has type {type(value).__name__}; it needs {kind.__name__}")
     allowed = item.metadata
     if allowed["choices"] and value not in allowed["choices"]:
         near = difflib.get_close_matches(str(value), allowed["choices"], n=1)
         hint_text = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"{name} = {value!r} is not one of {', '.join(allowed['choices'])}{hint_text}")
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ConfigError(f"{name} = {value!r} has type {type(value).__name__}; it needs {kind.__name__}")
     if isinstance(value, (int, float)):
         _check_range(name, value, allowed)
     return value

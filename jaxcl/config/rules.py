@@ -27,6 +27,7 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             f"loss.block_size = {loss.block_size} has no meaning with loss.impl = 'dense'; leave it empty"
         )
+    _check_power("optim.loss_scale", config.optim.loss_scale)
     check_divides("text.width", config.text.width, "text.heads", config.text.heads, vary="text.heads")
     _check_tail(loss)
     if loss.skip_hardest and (loss.top_k is None or loss.tail != "drop"):
@@ -77,6 +78,13 @@ def _check_lora(lora: LoraConfig, optimizer: str) -> None:
                 f"lora.targets = {lora.targets!r}: {word!r} is unknown{suggestion(word, list(LORA_TARGETS))}; or a "
                 "pattern such as encoder/layers/q*"
             )
+
+
+def _check_power(name: str, value: int | None) -> None:
+    """A power of two, or nothing."""
+    if value is not None and value & (value - 1):
+        low = 1 << (value.bit_length() - 1)
+        raise ConfigError(f"{name} = {value} is no power of two; the nearest valid values are {low} and {2 * low}")
 
 
 def _check_tail(loss: LossConfig) -> None:
@@ -144,6 +152,14 @@ def micro_size(config: Config) -> int:
     512
     """
     return config.batch.micro or config.batch.size
+
+
+def first_loss_scale(config: Config) -> int | None:
+    """The factor of the loss in the first step; None where the compute type needs none.
+
+    >>> first_loss_scale(Config())
+    """
+    return (config.optim.loss_scale or 2**15) if config.model.dtype == "float16" else None
 
 
 def loss_size(config: Config) -> int:

@@ -112,7 +112,11 @@ class ModelConfig:
         None, "weights that the encoder starts with: .safetensors, .npz, .onnx, or a folder with one of them"
     )
     allow_partial: bool = setting(False, "pretrained weights may fill a part of a network only; says how much")
-    remat: bool = setting(False, "ViT, text tower: recompute each block in the backward pass, do not store it")
+    remat: str = setting(
+        "none",
+        "ViT, text tower: what the backward pass computes again; dots: attention; blocks: each layer from its tokens",
+        choices=("none", "dots", "blocks"),
+    )
     dtype: str = setting("float32", "compute type; parameters stay float32", choices=("float32", "bfloat16", "float16"))
     head_layers: int = setting(2, "linear layers in the projection head", low=1, high=3)
     head_hidden: int = setting(512, "width of the head's hidden layers", low=1, high=2**16)
@@ -282,6 +286,15 @@ class OptimConfig:
     schedule: str = setting("cosine", "of the learning rate after the warm-up, to 0", choices=("cosine", "linear"))
     weight_decay: float = setting(1e-4, "decay of kernels; norms and biases have none", low=0.0)
     momentum: float = setting(0.9, "sgd, lars: momentum; adamw: first-moment decay", low=0.0, high=0.9999)
+    loss_scale: int | None = setting(
+        None,
+        "model.dtype = float16: first factor of the loss, a power of two; an overflow halves it; empty: 32768",
+        low=1,
+        high=2**24,
+    )
+    loss_scale_steps: int = setting(
+        2000, "model.dtype = float16: finite steps in a row after which that factor doubles", low=1
+    )
     clip_norm: float | None = setting(1.0, "global gradient norm above which gradients are scaled down", low=1e-6)
 
 

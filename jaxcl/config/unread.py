@@ -29,6 +29,11 @@ READERS = (
     Reader(("model.norm",), lambda c: not c.model.encoder.startswith("vit"), "a ResNet or conv as model.encoder"),
     Reader(("model.head_hidden",), lambda c: c.model.head_layers > 1, "model.head_layers of 2 or 3"),
     Reader(("model.predictor_hidden",), lambda c: c.model.predictor_layers > 1, "model.predictor_layers of 2 or 3"),
+    Reader(
+        ("optim.loss_scale", "optim.loss_scale_steps"),
+        lambda c: c.model.dtype == "float16",
+        "model.dtype = 'float16'",
+    ),
     Reader(("lora.alpha", "lora.targets"), lambda c: c.lora.rank > 0, "lora.rank above 0"),
     Reader(
         ("data.label", "data.skin_tones", "data.background"),

@@ -118,9 +118,10 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
                 f"loss.tail_samples = {loss.tail_samples} is more than the {left} negatives that loss.top_k = "
                 f"{loss.top_k} leaves of {most}; {hint}"
             )
-    if config.model.remat and not (own.captions or config.model.encoder.startswith("vit")):
+    if config.model.remat != "none" and not (own.captions or config.model.encoder.startswith("vit")):
         raise ConfigError(
-            f"model.remat = True is read only with a ViT, not with {config.model.encoder!r}; leave it out"
+            f"model.remat = {config.model.remat!r} is read only with a ViT, not with {config.model.encoder!r}; leave "
+            "it out"
         )
     for reads, lacks, group, items in (
         (own.predictor, "no predictor", "model", ("predictor_layers", "predictor_hidden")),

@@ -83,7 +83,7 @@ def make_text_tower(config: TextConfig, model: ModelConfig, *, vocab: int) -> Te
 
     Args:
         config: length, width, depth and heads.
-        model: compute dtype, and whether blocks are recomputed.
+        model: compute dtype, and what is recomputed.
         vocab: different tokens, padding included.
 
     Returns:

@@ -30,7 +30,7 @@ class TextTower(nn.Module):
         width: of a token.
         depth: layers.
         heads: attention heads; must divide the width.
-        remat: recompute each layer in the backward pass.
+        remat: as of `ViT`.
         dtype: compute dtype; parameters and features are float32.
         flavour: one of `FLAVOURS`.
     """
@@ -40,7 +40,7 @@ class TextTower(nn.Module):
     width: int
     depth: int
     heads: int
-    remat: bool = False
+    remat: str = "none"
     dtype: Any = jnp.float32
     flavour: str = "plain"
 
