@@ -147,7 +147,7 @@ def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = 
     )
     shapes = jax.eval_shape(init_state, jax.random.key(0))
     shapes = shapes if source is None else shapes._replace(target=source.like)
-    shardings = state_shardings(shapes, mesh)
+    shardings = state_shardings(shapes, mesh, offload=config.optim.offload)
     whole = jax.eval_shape(lora.merge, shapes.params, shapes.frozen)
     needed = fresh or shapes.frozen is not None  # a checkpoint holds all weights but frozen ones
     weights = find_weights(config, {"params": whole, "batch_stats": shapes.batch_stats}, check=needed)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxcl.cached import Problem, Programs, bare, embedding_shapes, seen_of, with_gradient, zero_gradient, zeros_like
-from jaxcl.mesh import along_data, replicated
+from jaxcl.mesh import along_data, on_device, replicated
 from jaxcl.portions import Portions
 from jaxcl.state import TrainState
 
@@ -24,6 +24,7 @@ class HostedStep:
 
     On the device there are at most two micro-batches, the one that is worked on and the next on its way. Arrays that
     nobody needs any more are given up: the old state, and the embeddings, in whose place their gradient comes.
+    Where the optimizer's arrays wait on the host, they are on the device for the last program alone, the same one.
 
     Attributes:
         programs: compiled at their first call; encode and replay once more for a short last micro-batch.
@@ -36,11 +37,14 @@ class HostedStep:
             programs: from `make_programs`, for the same `portions`.
             portions: the batch in micro-batches.
             mesh: devices that share each micro-batch.
-            like: shapes and shardings of the state.
+            like: shapes and shardings of the state; its `opt_state` may be on the host.
         """
+        self._home: Any = jax.tree.map(lambda x: x.sharding, like.opt_state)
+        like = like._replace(opt_state=jax.tree.map(_on_device, like.opt_state))
         self._pure, self._portions, self._mesh, self._like = programs, portions, mesh, like
         rows, whole = along_data(mesh), replicated(mesh)
         placed: Any = jax.tree.map(lambda x: x.sharding, like)
+        self._away: Any = placed.opt_state
         everywhere: Any = whole  # of all metrics
         pushed: Any = None if like.queue is None else rows
         self._blank: Callable[[], Any] | None = None
@@ -67,7 +71,10 @@ class HostedStep:
         gradient, problem = self.programs.loss(bare(state), embeddings, ids, labels)
         replay = functools.partial(with_gradient, self.programs.replay, gradient)
         grads, _ = self._over(replay, state, batch, self._zero_gradient(state.params), state.batch_stats)
-        return self.programs.update(state, grads, batch_stats, problem)
+        jax.block_until_ready(grads)  # or the moments would be there while the activations are
+        state = state._replace(opt_state=jax.device_put(state.opt_state, self._away))
+        state, metrics = self.programs.update(state, grads, batch_stats, problem)
+        return state._replace(opt_state=jax.device_put(state.opt_state, self._home)), metrics
 
     def arguments(self, batch: Any) -> Programs:
         """The shapes with which each program is called, to compile it for devices that may not be there.
@@ -132,3 +139,8 @@ class HostedStep:
     def _place(self, rows: np.ndarray) -> jax.Array:
         """Rows that this process has, as a global array."""
         return jax.make_array_from_process_local_data(along_data(self._mesh), rows)
+
+
+def _on_device(leaf: Any) -> Any:
+    """The same shape in the memory of the devices."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on_device(leaf.sharding))

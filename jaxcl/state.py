@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 from jaxcl import lora
 from jaxcl import queue as queues
 from jaxcl.config import LoraConfig
-from jaxcl.mesh import along_data, parameter_spec, replicated
+from jaxcl.mesh import along_data, on_host, parameter_spec, replicated
 from jaxcl.methods.base import Captioned, Method
 
 
@@ -97,12 +97,13 @@ def make_init_state(
     return init_state
 
 
-def state_shardings(state: TrainState, mesh: Mesh) -> Any:
+def state_shardings(state: TrainState, mesh: Mesh, *, offload: bool = False) -> Any:
     """Where each array of a state lies: queue rows over `data`, large parameters over `model`, the rest everywhere.
 
     Args:
         state: of arrays or of shapes (`jax.eval_shape`).
         mesh: with axes `data` and `model`.
+        offload: whether the arrays of the optimizer wait on the host; its counters do not.
 
     Returns:
         The same tree with a `NamedSharding` for each array.
@@ -112,12 +113,15 @@ def state_shardings(state: TrainState, mesh: Mesh) -> Any:
     def by_shape(leaf: Any) -> NamedSharding:
         return NamedSharding(mesh, parameter_spec(leaf.shape, model))
 
+    def waiting(leaf: Any) -> NamedSharding:
+        return on_host(by_shape(leaf)) if offload and leaf.ndim else by_shape(leaf)
+
     everywhere = replicated(mesh)
     by_row = along_data(mesh)
     placed: Any = jax.tree.map(lambda _: everywhere, state)
     return placed._replace(
         params=jax.tree.map(by_shape, state.params),
-        opt_state=jax.tree.map(by_shape, state.opt_state),
+        opt_state=jax.tree.map(waiting, state.opt_state),
         target=jax.tree.map(by_shape, state.target),
         frozen=jax.tree.map(by_shape, state.frozen),
         queue=placed.queue and placed.queue._replace(values=by_row, groups=by_row),

@@ -282,6 +282,9 @@ class OptimConfig:
     weight_decay: float = setting(1e-4, "decay of kernels; norms and biases have none", low=0.0)
     momentum: float = setting(0.9, "sgd, lars: momentum; adamw: first-moment decay", low=0.0, high=0.9999)
     clip_norm: float | None = setting(1.0, "global gradient norm above which gradients are scaled down", low=1e-6)
+    offload: bool = setting(
+        False, "batch.images = host: between updates the optimizer's moments wait in the host's memory too"
+    )
 
 
 @dataclass(frozen=True)

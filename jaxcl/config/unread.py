@@ -31,6 +31,11 @@ READERS = (
     Reader(("model.predictor_hidden",), lambda c: c.model.predictor_layers > 1, "model.predictor_layers of 2 or 3"),
     Reader(("lora.alpha", "lora.targets"), lambda c: c.lora.rank > 0, "lora.rank above 0"),
     Reader(
+        ("optim.offload",),
+        lambda c: c.batch.images == "host",
+        "batch.images = 'host', whose update is a program of its own",
+    ),
+    Reader(
         ("data.label", "data.skin_tones", "data.background"),
         lambda c: c.data.name == "emoji",
         "data.name = 'emoji'",
