@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxcl.blockwise import BlockwiseLoss
 from jaxcl.cached import Problem, Programs, bare, embedding_shapes, seen_of, with_gradient, zero_gradient, zeros_like
 from jaxcl.mesh import along_data, on_device, replicated
 from jaxcl.portions import Portions
@@ -30,7 +31,15 @@ class HostedStep:
         programs: compiled at their first call; encode and replay once more for a short last micro-batch.
     """
 
-    def __init__(self, programs: Programs, portions: Portions, *, mesh: Mesh, like: TrainState) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        portions: Portions,
+        *,
+        mesh: Mesh,
+        like: TrainState,
+        bank: BlockwiseLoss | None = None,
+    ) -> None:
         """Nothing is compiled yet.
 
         Args:
@@ -38,12 +47,15 @@ class HostedStep:
             portions: the batch in micro-batches.
             mesh: devices that share each micro-batch.
             like: shapes and shardings of the state; its `opt_state` may be on the host.
+            bank: the loss where the queue is on the host, in the place of `programs.loss`.
         """
+        self._bank = bank
         self._home: Any = jax.tree.map(lambda x: x.sharding, like.opt_state)
         like = like._replace(opt_state=jax.tree.map(_on_device, like.opt_state))
         self._pure, self._portions, self._mesh, self._like = programs, portions, mesh, like
         rows, whole = along_data(mesh), replicated(mesh)
         placed: Any = jax.tree.map(lambda x: x.sharding, like)
+        placed = placed._replace(queue=placed.queue if bank is None else None)
         self._away: Any = placed.opt_state
         everywhere: Any = whole  # of all metrics
         pushed: Any = None if like.queue is None else rows
@@ -51,7 +63,9 @@ class HostedStep:
         self._zero_gradient = jax.jit(zero_gradient, out_shardings=placed.params)
         self.programs = Programs(
             encode=jax.jit(programs.encode, out_shardings=(rows, placed.batch_stats), donate_argnums=6),
-            loss=jax.jit(programs.loss, out_shardings=(rows, Problem(everywhere, pushed, pushed)), donate_argnums=1),
+            loss=bank.programs.loss
+            if bank
+            else jax.jit(programs.loss, out_shardings=(rows, Problem(everywhere, pushed, pushed)), donate_argnums=1),
             replay=jax.jit(programs.replay, out_shardings=(placed.params, placed.batch_stats), donate_argnums=7),
             update=jax.jit(programs.update, out_shardings=(placed, whole), donate_argnums=0),
         )
@@ -68,13 +82,31 @@ class HostedStep:
         """
         ids, labels = (self._place(batch[name]) for name in ("id", "label"))
         embeddings, batch_stats = self._over(self.programs.encode, state, batch, self._zeros(batch), state.batch_stats)
-        gradient, problem = self.programs.loss(bare(state), embeddings, ids, labels)
+        if self._bank is None:
+            gradient, problem = self.programs.loss(bare(state), embeddings, ids, labels)
+            lengths = None
+        else:
+            gradient, problem, lengths = self._bank(bare(state), embeddings, ids, labels)
         replay = functools.partial(with_gradient, self.programs.replay, gradient)
         grads, _ = self._over(replay, state, batch, self._zero_gradient(state.params), state.batch_stats)
         jax.block_until_ready(grads)  # or the moments would be there while the activations are
         state = state._replace(opt_state=jax.device_put(state.opt_state, self._away))
-        state, metrics = self.programs.update(state, grads, batch_stats, problem)
+        if self._bank is None:
+            state, metrics = self.programs.update(state, grads, batch_stats, problem)
+        else:
+            state, metrics = self._update_and_push(state, grads, batch_stats, problem, lengths)
         return state._replace(opt_state=jax.device_put(state.opt_state, self._home)), metrics
+
+    def _update_and_push(
+        self, state: TrainState, grads: Any, batch_stats: Any, problem: Problem, lengths: Any
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """The update without the queue, and the push if it was finite."""
+        assert self._bank is not None
+        queue: Any = state.queue
+        updates, rest = int(state.updates), Problem(problem.metrics, None, None)
+        state, metrics = self.programs.update(state._replace(queue=None), grads, batch_stats, rest)
+        queue, more = self._bank.push(queue, problem, lengths, moved=int(state.updates) > updates)
+        return state._replace(queue=queue), metrics | more
 
     def arguments(self, batch: Any) -> Programs:
         """The shapes with which each program is called, to compile it for devices that may not be there.

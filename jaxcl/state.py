@@ -11,9 +11,10 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Int
 
-from jaxcl import lora
+from jaxcl import hostqueue, lora
 from jaxcl import queue as queues
 from jaxcl.config import LoraConfig
+from jaxcl.hostqueue import HostQueue
 from jaxcl.mesh import along_data, on_host, parameter_spec, replicated
 from jaxcl.methods.base import Captioned, Method
 
@@ -27,7 +28,7 @@ class TrainState(NamedTuple):
         params: that are trained, of encoder and head, float32.
         batch_stats: running statistics of batch norms.
         opt_state: of the optimizer.
-        queue: embeddings of earlier steps, or None.
+        queue: embeddings of earlier steps, on the devices or the host, or None.
         target: parameters of a momentum encoder, variables of a teacher, or None.
         queue_rows: newest rows of the queue that count, where validation decides it, or None.
         frozen: parameters that nothing changes, with low-rank adaptation, or None; no checkpoint holds them.
@@ -38,7 +39,7 @@ class TrainState(NamedTuple):
     params: Any
     batch_stats: Any
     opt_state: Any
-    queue: queues.Queue | None
+    queue: queues.Queue | HostQueue | None
     target: Any
     queue_rows: Int[Array, ""] | None = None
     frozen: Any = None
@@ -117,15 +118,30 @@ def state_shardings(state: TrainState, mesh: Mesh, *, offload: bool = False) -> 
         return on_host(by_shape(leaf)) if offload and leaf.ndim else by_shape(leaf)
 
     everywhere = replicated(mesh)
-    by_row = along_data(mesh)
     placed: Any = jax.tree.map(lambda _: everywhere, state)
     return placed._replace(
         params=jax.tree.map(by_shape, state.params),
         opt_state=jax.tree.map(waiting, state.opt_state),
         target=jax.tree.map(by_shape, state.target),
         frozen=jax.tree.map(by_shape, state.frozen),
-        queue=placed.queue and placed.queue._replace(values=by_row, groups=by_row),
+        queue=where_queue(state.queue, mesh),
     )
+
+
+def where_queue(queue: Any, mesh: Mesh) -> Any:
+    """The same for a queue: rows over `data`, on the devices or, in blocks, on the host.
+
+    Args:
+        queue: of arrays or of shapes, or None.
+        mesh: with axis `data`.
+
+    Returns:
+        The same tree of shardings.
+    """
+    if isinstance(queue, HostQueue):
+        return hostqueue.placed(queue, mesh)
+    rows, everywhere = along_data(mesh), replicated(mesh)
+    return queue and queues.Queue(rows, rows, everywhere, everywhere)
 
 
 def with_given(variables: Any, given: Mapping[str, Any]) -> Any:

@@ -1,81 +1,13 @@
 """A step whose optimizer waits on the host is, bit by bit, the step whose optimizer does not."""
 
-import functools
-
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from hosted_runs import a_batch, a_run, kinds, same
 
-from jaxcl import methods
-from jaxcl.cached import make_programs
 from jaxcl.checkpoint import Checkpoints
-from jaxcl.config import Config, LossConfig, ModelConfig, OptimConfig
-from jaxcl.hosted import HostedStep
 from jaxcl.integrity import first_non_finite
-from jaxcl.mesh import make_mesh
-from jaxcl.models import make_head
-from jaxcl.optim import OPTIMIZERS, make_optimizer
-from jaxcl.portions import Portions
-from jaxcl.state import make_init_state, state_shardings
-
-IMAGES, MICRO, SIDE = 10, 4, 3
-
-
-class Encoder(nn.Module):
-    """One layer."""
-
-    @nn.compact
-    def __call__(self, images, train=False):
-        return nn.Dense(7)(images.reshape(images.shape[0], -1))
-
-
-class Run:
-    """A hosted step, and a first state, with the optimizer on the host or not."""
-
-    def __init__(self, optimizer, *, offload, devices=1):
-        mesh = make_mesh(devices)
-        networks = {"encoder": Encoder(), "head": make_head(ModelConfig(head_hidden=5, head_dim=6, head_norm=False))}
-        config = Config(loss=LossConfig(impl="strip" if devices > 1 else "dense"))
-        method = methods.find("simclr")(networks=networks, config=config, mesh=mesh)
-        settings = OptimConfig(name=optimizer, clip_norm=0.05, weight_decay=0.1, warmup_steps=1)
-        rule = make_optimizer(settings, batch_size=IMAGES, total_steps=9)
-        init = make_init_state(
-            method, rule, views_shape=(2, 2, SIDE, SIDE, 3), queue_size=0, queue_dim=6, queue_dtype="float16"
-        )
-        shapes = jax.eval_shape(init, jax.random.key(0))
-        self.shardings = state_shardings(shapes, mesh, offload=offload)
-        self.like = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.shardings
-        )
-        self.first = lambda: jax.jit(init, out_shardings=self.shardings)(jax.random.key(0))
-        portions = Portions(IMAGES, MICRO)
-        given = dict(portions=portions, learning_rate=lambda _: 0.1, temperature=lambda *_: 0.2)
-        programs = make_programs(method, rule, lambda batch: batch["views"], **given)
-        self.step = HostedStep(programs, portions, mesh=mesh, like=self.like)
-
-    def steps(self, state, first, last):
-        for number in range(first, last):
-            state, metrics = self.step(state, a_batch(number))
-            assert jax.tree.map(lambda x: x.sharding, state) == self.shardings
-        return state, metrics
-
-
-a_run = functools.cache(Run)  # tests of one optimizer share its programs
-
-
-def a_batch(number):
-    views = np.random.default_rng(number).normal(size=(IMAGES, 2, SIDE, SIDE, 3)).astype(np.float32)
-    ids = np.arange(IMAGES, dtype=np.int32) + 100 * number
-    return {"views": views, "id": ids, "label": np.full_like(ids, -1)}
-
-
-def same(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
-def kinds(tree):
-    return {x.sharding.memory_kind for x in jax.tree.leaves(tree) if x.ndim}
+from jaxcl.optim import OPTIMIZERS
 
 
 @pytest.mark.parametrize(("optimizer", "devices"), [*((name, 1) for name in OPTIMIZERS), ("adamw", 2)])

@@ -10,11 +10,12 @@ import pytest
 ROOT = Path(__file__).parents[1] / "jaxcl"
 ROWS = [
     {"losses", "queue", "augment", "mesh", "config", "interrupt"},
-    {"lora", "schedules", "spread", "adapt", "portions", "pixels"},
+    {"lora", "schedules", "spread", "adapt", "portions", "pixels", "hostqueue"},
     {"methods", "models", "data", "probes", "optim", "integrity"},
     {"update"},
     {"step", "cached", "state", "checkpoint", "report", "workdir", "assess", "pretrained"},
-    {"teacher", "hosted"},
+    {"teacher", "blockwise"},
+    {"hosted"},
     {"build", "command"},
     {"resume"},
     {"train"},

@@ -212,6 +212,9 @@ class QueueConfig:
     )
     sample: int | None = setting(None, "rows drawn at random each step, of those that count; empty: all", low=1)
     dtype: str = setting("float16", "storage type", choices=("float16", "bfloat16", "float32"))
+    offload: bool = setting(
+        False, "batch.images = host: embeddings wait in the host's memory too and pass by the device in blocks"
+    )
 
 
 @dataclass(frozen=True)
