@@ -12,7 +12,7 @@ arguments hold one block at most: what the others hold is on the host.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -116,7 +116,8 @@ def make_block_programs(
         The programs.
     """
     spread = mesh.shape[DATA] > 1
-    rows, whole = PartitionSpec(DATA), PartitionSpec()
+    rows: Any = PartitionSpec(DATA)
+    whole: Any = PartitionSpec()
     of_met, of_block = Met(rows, whole), Block(rows, whole, whole, whole)
 
     def on_devices(function: Any, given: Any, out: Any) -> Any:
@@ -215,14 +216,14 @@ class BlockwiseLoss:
             mesh: devices that share anchors and blocks.
             like: shapes and shardings of a state.
         """
-        rows, whole = along_data(mesh), replicated(mesh)
+        rows: Any = along_data(mesh)
+        whole: Any = replicated(mesh)
+        self._rows, self._whole = rows, whole
         self._host = like.queue.values[0].sharding
         self._device = on_device(self._host)
         self.blocks = len(like.queue.values)
         self.each, self.size = like.queue.values[0].shape[0], like.queue.groups.shape[0]
-        met: Any = Met(rows, whole)
-        problem: Any = Problem(whole, rows, rows)
-        light: Any = HostQueue((), whole, whole, whole)
+        met, problem, light = Met(rows, whole), Problem(whole, rows, rows), HostQueue((), whole, whole, whole)
         self.programs = BlockPrograms(
             begin=jax.jit(programs.begin, out_shardings=(met, rows)),
             visit=jax.jit(programs.visit, out_shardings=(met, whole), donate_argnums=6),
@@ -247,20 +248,71 @@ class BlockwiseLoss:
         """
         waiting = state.queue.values
         asked = state._replace(queue=state.queue._replace(values=())), embeddings, ids, labels
-        met, total, lengths = None, None, {}
-        if self.blocks > 1:
-            met, total = self.programs.begin(*asked)
-        for number, block in self._passing(waiting, range(1, self.blocks)):
+        lengths: dict[int, jax.Array] = {}
+
+        def visit(block: Any, number: int, met: Any) -> Any:
             met, lengths[number] = self.programs.visit(*asked, block, self._start(number), met)
-            jax.block_until_ready(met)  # or the host would run ahead, and send all of them
-        ((_, block),) = self._passing(waiting, range(1))
-        gradient, cotangent, lengths[0], problem = self.programs.loss(*asked, block, met)
+            return met
+
+        met, total = self.programs.begin(*asked) if self.blocks > 1 else (None, None)
+        met = self._over_others(waiting, visit, met)
+        first = jax.device_put(waiting[0], self._device)
+        gradient, cotangent, lengths[0], problem = self.programs.loss(*asked, first, met)
         if met is None:
             return gradient, problem, lengths
-        for number, block in self._passing(waiting, range(1, self.blocks)):
-            total = self.programs.pull(*asked, block, self._start(number), met, cotangent, total)
-            jax.block_until_ready(total)
+
+        def pull(block: Any, number: int, total: Any) -> Any:
+            return self.programs.pull(*asked, block, self._start(number), met, cotangent, total)
+
+        del first
+        total = self._over_others(waiting, pull, total)
         return self.programs.add(*asked, gradient, total), problem, lengths
+
+    def _over_others(self, waiting: Any, program: Callable[[Any, int, Any], Any], so_far: Any) -> Any:
+        """Calls a program with one block after the other but the first; while it works, the next is on its way."""
+        coming = jax.device_put(waiting[1], self._device) if self.blocks > 1 else None
+        for number in range(1, self.blocks):
+            block = coming
+            so_far = program(block, number, so_far)
+            if number + 1 < self.blocks:
+                coming = jax.device_put(waiting[number + 1], self._device)
+            jax.block_until_ready(so_far)  # or the host would run ahead, and send all of them
+        return so_far
+
+    def arguments(self, state: Any, embeddings: Any, ids: Any, labels: Any) -> BlockPrograms:
+        """The shapes with which each program is called, to compile it for devices that may not be there.
+
+        Args:
+            state: of shapes with shardings, as the rest.
+            embeddings: [B, …] each.
+            ids: [B].
+            labels: [B].
+
+        Returns:
+            For each program a tuple of trees of `jax.ShapeDtypeStruct`; none of them is on the host.
+        """
+
+        def shaped(tree: Any, sharding: Any) -> Any:
+            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+        rows, whole = self._rows, self._whole
+        block = shaped(state.queue.values[0], self._device)
+        light, start = state.queue._replace(values=()), jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
+        asked = state._replace(queue=light), embeddings, ids, labels
+        met, total = jax.eval_shape(self.programs.begin, *asked)
+        met, total = Met(shaped(met.part, rows), shaped(met.nonfinite, whole)), shaped(total, rows)
+        others = met if self.blocks > 1 else None
+        _, cotangent, _, problem = jax.eval_shape(self.programs.loss, *asked, block, others)
+        pushed = shaped(problem[1:], rows)
+        return BlockPrograms(
+            begin=asked,
+            visit=(*asked, block, start, met),
+            loss=(*asked, block, others),
+            pull=(*asked, block, start, met, shaped(cotangent, rows), total),
+            add=(*asked, embeddings, total),
+            write=(light, pushed[0], block, start),
+            push=(light, pushed[1]),
+        )
 
     def push(
         self, queue: HostQueue, problem: Problem, lengths: dict[int, jax.Array], *, moved: bool
@@ -291,11 +343,3 @@ class BlockwiseLoss:
     def _start(self, number: int) -> np.int32:
         """The first row of a block."""
         return np.int32(number * self.each)
-
-    def _passing(self, waiting: Any, numbers: range) -> Iterator[tuple[int, jax.Array]]:
-        """One block after the other; while one is worked on, the next one is on its way."""
-        coming = jax.device_put(waiting[numbers[0]], self._device) if numbers else None
-        for number in numbers:
-            block = coming
-            coming = jax.device_put(waiting[number + 1], self._device) if number + 1 in numbers else None
-            yield number, block

@@ -130,8 +130,12 @@ class HostedStep:
         grads = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), state.params)
         number = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
         seen = *seen_of(state), number, shaped(batch, rows, self._portions.micro)
-        asked = bare(state), embeddings, shaped(batch["id"], rows), shaped(batch["label"], rows)
-        _, problem = jax.eval_shape(self._pure.loss, *asked)
+        asked: Any = bare(state), embeddings, shaped(batch["id"], rows), shaped(batch["label"], rows)
+        if self._bank is None:
+            problem = jax.eval_shape(self._pure.loss, *asked)[1]
+        else:
+            asked, state = self._bank.arguments(*asked).loss, state._replace(queue=None)
+            problem = jax.eval_shape(self._bank.programs.loss, *asked)[-1]._replace(push_values=None, push_groups=None)
         problem = Problem(
             jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), problem.metrics),
             *(None if x is None else shaped(x, rows) for x in problem[1:]),
@@ -142,6 +146,23 @@ class HostedStep:
             replay=(*seen, embeddings, grads, state.batch_stats),
             update=(state, grads, state.batch_stats, problem),
         )
+
+    def lowerable(self, batch: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+        """Every program of a step with the shapes of its arguments; what waits on the host is in none of them.
+
+        Args:
+            batch: as in `arguments`.
+
+        Returns:
+            By name, a jitted function and its arguments.
+        """
+        arguments = self.arguments(batch)._asdict()
+        found = {name: (getattr(self.programs, name), given) for name, given in arguments.items()}
+        if self._bank is not None:
+            blocks = self._bank.arguments(bare(self._like), *arguments["loss"][1:4])._asdict()
+            more = {name: (getattr(self._bank.programs, name), given) for name, given in blocks.items()}
+            found |= {f"queue {name}": pair for name, pair in more.items() if name != "loss"}
+        return found
 
     def _zeros(self, batch: Batch) -> Any:
         """Where the embeddings of a batch will be written."""

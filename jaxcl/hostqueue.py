@@ -49,14 +49,14 @@ class Resident(NamedTuple):
         values: [R, D], the first block.
         groups: [R].
         filled: of these rows.
-        met: of each anchor, in all other blocks.
+        met: of each anchor, in all other blocks; None where there is none.
         others: rows of the other blocks, an int.
     """
 
     values: Float[Array, "r d"]
     groups: Int[Array, " r"]
     filled: Int[Array, ""]
-    met: Met
+    met: Met | None
     others: int
 
 
@@ -78,13 +78,14 @@ def init(size: int, dim: int, dtype: Any = jnp.float16, *, devices: int = 1, row
     """
     each = -(-min(size, rows) // devices) * devices
     blocks = tuple(np.zeros((each, dim), jnp.dtype(dtype)) for _ in range(0, size, each))
-    return HostQueue(blocks, np.full(size, EMPTY, np.int32), np.int32(0), np.int32(0))
+    empty: Any = blocks, np.full(size, EMPTY, np.int32), np.int32(0), np.int32(0)
+    return HostQueue(*empty)
 
 
 def placed(q: HostQueue, mesh: Mesh) -> Any:
     """Where its arrays lie: blocks on the host, by row over `data`, the rest on every device."""
-    everywhere = replicated(mesh)
-    host = on_host(along_data(mesh))
+    everywhere: Any = replicated(mesh)
+    host: Any = on_host(along_data(mesh))
     return HostQueue(tuple(host for _ in q.values), everywhere, everywhere, everywhere)
 
 

@@ -141,7 +141,7 @@ def where_queue(queue: Any, mesh: Mesh) -> Any:
     if isinstance(queue, HostQueue):
         return hostqueue.placed(queue, mesh)
     rows, everywhere = along_data(mesh), replicated(mesh)
-    return queue and queues.Queue(rows, rows, everywhere, everywhere)
+    return queue and queue._replace(values=rows, groups=rows, cursor=everywhere, filled=everywhere)
 
 
 def with_given(variables: Any, given: Mapping[str, Any]) -> Any:

@@ -42,9 +42,8 @@ def stream(problem: Problem, plan: Plan, *, tail_key: Array | None, met: Met | N
     nonfinite = count_nonfinite(problem.keys, problem.bank)
     problem = _padded(problem, plan)
     keys = None if plan.same else problem.keys
-    context = make_context(problem, plan, tail_key)
     before = None if met is None else padded_rows(met.part, -plan.rows % plan.tile)
-    everything = problem.queries, keys, 1 / problem.temperature, context, before
+    everything = problem.queries, keys, 1 / problem.temperature, make_context(problem, plan, tail_key), before
     rows = _engine(plan, *vary(everything, axes_of(everything)))
     rows = jax.tree.map(lambda x: x[: plan.rows], rows)
     work = {name: jnp.sum(count, dtype=jnp.float32) for name, count in rows.work._asdict().items()}
@@ -117,7 +116,8 @@ def _backward(plan: Plan, saved: tuple, cotangent: Rows) -> tuple:
     anchors, shard = _sides(queries, keys, scale, context)
     given = jnp.where(positives > 0, cotangent.loss, 0.0)
     sums = meet_again(plan, Back(anchors._replace(draws=None), log_sum, given, positives, chosen, boost), shard)
-    others = jnp.sum(sums.pull.slope) / scale, None, None if met is None else of_met(plan, *met, log_sum, given)
+    of_scores = None if met is None else of_met(plan, met[0], met[1], met[2], log_sum, given)
+    others = jnp.sum(sums.pull.slope) / scale, None, of_scores
     if sums.pull.rows is None:
         return _through_norm(queries, sums.keys), None, *others
     of_queries = scale * sums.pull.rows

@@ -16,6 +16,9 @@ with contextlib.suppress(ImportError):
     from jaxtyping import Array, Float, Int
 
 
+_NOTHING: Any = (None,) * len(Partial._fields)
+
+
 class Met(NamedTuple):
     """What the queries of this device have found among columns that are elsewhere.
 
@@ -49,7 +52,7 @@ def of_met(plan: Plan, met: Partial, kth: Array, last: Array, log_sum: Array, gi
         own = (...,) + (None,) * (scores.ndim - 1)
         return given[own] * jnp.exp(jnp.where(given[own] == 0, -jnp.inf, scores - log_sum[own]))
 
-    nothing: Any = Partial(*(None for _ in Partial._fields))
+    nothing = Partial(*_NOTHING)
     if plan.top_k is None:
         return nothing._replace(repulsion=weight(met.repulsion))
     kth, last = kth[:, None], last[:, None]

@@ -83,7 +83,8 @@ def mean_infonce(
         total, count = lax.psum((jnp.sum(out.loss), jnp.sum(out.valid)), axis_name)
         return total / jnp.maximum(count, 1), out
 
-    rows, whole = PartitionSpec(axis_name), PartitionSpec()
+    rows: Any = PartitionSpec(axis_name)
+    whole: Any = PartitionSpec()
     specs: dict[str, Any] = {n: rows if n in _SHARDED else whole for n in arrays}
     if "met" in arrays:
         specs["met"] = Met(rows, whole)
