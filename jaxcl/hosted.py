@@ -89,13 +89,16 @@ class HostedStep:
             gradient, problem, lengths = self._bank(bare(state), embeddings, ids, labels)
         replay = functools.partial(with_gradient, self.programs.replay, gradient)
         grads, _ = self._over(replay, state, batch, self._zero_gradient(state.params), state.batch_stats)
-        jax.block_until_ready(grads)  # or the moments would be there while the activations are
-        state = state._replace(opt_state=jax.device_put(state.opt_state, self._away))
+        if self._home != self._away:
+            jax.block_until_ready(grads)  # or the moments would be there while the activations are
+            state = state._replace(opt_state=jax.device_put(state.opt_state, self._away))
         if self._bank is None:
             state, metrics = self.programs.update(state, grads, batch_stats, problem)
         else:
             state, metrics = self._update_and_push(state, grads, batch_stats, problem, lengths)
-        return state._replace(opt_state=jax.device_put(state.opt_state, self._home)), metrics
+        if self._home != self._away:
+            state = state._replace(opt_state=jax.device_put(state.opt_state, self._home))
+        return state, metrics
 
     def _update_and_push(
         self, state: TrainState, grads: Any, batch_stats: Any, problem: Problem, lengths: Any

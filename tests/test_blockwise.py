@@ -7,7 +7,7 @@ from hosted_runs import a_batch, a_run, same
 
 from jaxcl.blockwise import make_blockwise
 from jaxcl.checkpoint import Checkpoints
-from jaxcl.config import Config, ConfigError
+from jaxcl.config import Config, ConfigError, resolve
 from jaxcl.mesh import make_mesh
 from jaxcl.methods.base import Method
 
@@ -114,3 +114,23 @@ def test_two_blocks_at_most_are_on_the_device():
 def test_a_method_whose_queue_must_be_on_the_device_says_so():
     with pytest.raises(ConfigError, match=r"queue.offload = True does not work with method = 'distill'; 'simclr'"):
         make_blockwise(Config(method="distill"), Method(*(None,) * 4), mesh=make_mesh(1), like=None)
+
+
+HOST = {"queue": {"size": 64, "offload": True}, "batch": {"mode": "cached", "micro": 8, "size": 16, "images": "host"}}
+
+
+@pytest.mark.parametrize(
+    ("group", "values", "name", "valid"),
+    [
+        ("batch", {"images": "device"}, "batch.images = 'device'", "'host'"),
+        ("loss", {"impl": "dense"}, "loss.impl = 'dense'", "'strip'"),
+        ("loss", {"top_k": 5, "skip_hardest": 0.1}, "loss.skip_hardest = 0.1", "0.0"),
+        ("loss", {"top_k": 5, "tail": "sampled", "tail_samples": 2}, "loss.tail = 'sampled'", "'drop'"),
+        ("queue", {"start": 8, "schedule": "linear"}, "queue.start = 8", "an empty one"),
+        ("queue", {"sample": 8}, "queue.sample = 8", "an empty one"),
+    ],
+)
+def test_settings_that_need_the_whole_queue_at_once_are_refused(group, values, name, valid):
+    resolve(HOST)
+    with pytest.raises(ConfigError, match=f"does not work with {name}; the only valid value is {valid}"):
+        resolve(HOST | {group: HOST.get(group, {}) | values})

@@ -122,6 +122,8 @@ def streaming_infonce(
         skip_hardest=skip_hardest,
     )
     samples = check_tail(tail, tail_samples, tail_key, top_k, skip)
+    if met is not None:
+        _check_met(met, problem.queries.shape[0], top_k, skip_hardest, tail)
     plan = _make_plan(
         problem,
         top_k=None if top_k is None else top_k + skip,
@@ -140,6 +142,14 @@ def streaming_infonce(
         met=met is not None,
     )
     return stream(problem, plan, tail_key=tail_key, met=met)
+
+
+def _check_met(met: Met, rows: int, top_k: int | None, skip_hardest: float, tail: str) -> None:
+    """What was met is of these queries, and nothing that is elsewhere need be looked at again."""
+    if met.part.values.shape != (rows, top_k or 0):
+        raise ValueError(f"met has selected {met.part.values.shape}, must be {(rows, top_k or 0)}: [queries, top_k]")
+    if skip_hardest or tail != "drop":
+        raise ValueError(f"met works with skip_hardest=0 and tail='drop', got {skip_hardest} and {tail!r}")
 
 
 def _make_plan(

@@ -127,6 +127,20 @@ def test_more_negatives_than_there_are_is_an_error_that_counts_those_elsewhere()
         in_blocks(queries, keys, queue, groups, queue_groups, K, rows=6, top_k=N + K + 1)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (dict(top_k=2), r"met has selected \(13, 3\), must be \(13, 2\)"),
+        (dict(top_k=3, skip_hardest=0.1), r"met works with skip_hardest=0 and tail='drop', got 0.1 and 'drop'"),
+        (dict(top_k=3, tail="sampled", tail_samples=1, tail_key=jax.random.key(0)), "got 0.0 and 'sampled'"),
+    ],
+)
+def test_what_needs_the_blocks_again_is_an_error(given, message):
+    queries, keys, _, groups, _ = a_problem()
+    with pytest.raises(ValueError, match=message):
+        streaming_infonce(queries, keys, groups, groups, temperature=1.0, met=nothing_met(N, 3), met_size=9, **given)
+
+
 @pytest.mark.parametrize("top_k", [8, None])
 def test_scores_exist_for_a_strip_of_anchors_at_a_time(top_k):
     n, d, rows = 2048, 16, 1024
