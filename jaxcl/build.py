@@ -16,9 +16,10 @@ import optax
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from jaxcl import lora, methods
+from jaxcl import hostqueue, lora, methods
 from jaxcl.assess import Readers, as_unit
 from jaxcl.augment import augment
+from jaxcl.blockwise import make_blockwise
 from jaxcl.cached import make_cached_step, make_programs
 from jaxcl.config import Config, check_colour, check_devices, first_loss_scale, mesh_sizes, micro_size, num_micro
 from jaxcl.data import (
@@ -32,7 +33,8 @@ from jaxcl.data import (
     open_source,
 )
 from jaxcl.hosted import HostedStep
-from jaxcl.mesh import along_data, make_mesh, replicated
+from jaxcl.hostqueue import HostQueue
+from jaxcl.mesh import DATA, along_data, make_mesh, replicated
 from jaxcl.methods.base import Captioned, Method
 from jaxcl.models import make_encoder, make_head, make_predictor, make_text_tower
 from jaxcl.optim import make_optimizer
@@ -142,7 +144,7 @@ def build(
         optimizer,
         views_shape=(2, traits.views, side, side, channels_seen(config.data, splits.train.channels)),
         tokens_shape=(2, tokenizer.length) if tokenizer else None,
-        queue_size=config.queue.size,
+        queue_size=0 if config.queue.offload else config.queue.size,
         queue_dim=config.model.head_dim,
         queue_dtype=config.queue.dtype,
         queue_rows=config.queue.start if config.queue.adapt else None,
@@ -151,11 +153,16 @@ def build(
     )
     shapes = jax.eval_shape(init_state, jax.random.key(0))
     shapes = shapes if source is None else shapes._replace(target=source.like)
-    shardings = state_shardings(shapes, mesh)
+    bank = None
+    if config.queue.offload:
+        sizes = config.queue.size, config.model.head_dim, config.queue.dtype
+        bank = functools.partial(hostqueue.init, *sizes, devices=mesh.shape[DATA])
+    shapes = shapes if bank is None else shapes._replace(queue=jax.eval_shape(bank))
+    shardings = state_shardings(shapes, mesh, offload=config.optim.offload)
     whole = jax.eval_shape(lora.merge, shapes.params, shapes.frozen)
     needed = fresh or shapes.frozen is not None  # a checkpoint holds all weights but frozen ones
     weights = find_weights(config, {"params": whole, "batch_stats": shapes.batch_stats}, check=needed)
-    first = make_first_state(init_state, shardings, source, weights)
+    first = make_first_state(init_state, shardings, source, weights, bank)
     like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
     train_step = make_step(config, method, optimizer, mesh=mesh, like=like)
 
@@ -227,7 +234,8 @@ def make_step(
         portions = Portions(size, micro_size(config))
         programs = make_programs(*parts, portions=portions, **given)
         if config.batch.images != "device":
-            return HostedStep(programs, portions, mesh=mesh, like=like)
+            bank = make_blockwise(config, method, mesh=mesh, like=like) if config.queue.offload else None
+            return HostedStep(programs, portions, mesh=mesh, like=like, bank=bank)
         step = make_cached_step(programs, portions)
     state, batch, everywhere = jax.tree.map(lambda x: x.sharding, like), along_data(mesh), replicated(mesh)
     return jax.jit(step, in_shardings=(state, batch), out_shardings=(state, everywhere), donate_argnums=0)
@@ -254,6 +262,7 @@ def make_first_state(
     shardings: Any,
     source: TeacherRun | None,
     weights: Callable[[], dict[str, Any]] | None = None,
+    bank: Callable[[], HostQueue] | None = None,
 ) -> Callable[..., TrainState]:
     """The function that makes the first state, placed on the mesh.
 
@@ -262,6 +271,7 @@ def make_first_state(
         shardings: of all of it.
         source: whose variables are its target; None: a method without a teacher.
         weights: reads pretrained variables; None: there are none.
+        bank: makes an empty queue for the host; None: `init_state` makes one, or there is none.
 
     Returns:
         `first_state(seed, *, teach=True, load=True) -> TrainState`; the teacher and pretrained weights are read from
@@ -271,7 +281,9 @@ def make_first_state(
     def first_state(seed: int, *, teach: bool = True, load: bool = True) -> TrainState:
         given = [weights()] if weights and load else []
         own = shardings if source is None else shardings._replace(target=None)
+        own = own if bank is None else own._replace(queue=None)
         student = jax.jit(init_state, out_shardings=own)(jax.random.key(seed), *given)
+        student = student if bank is None else student._replace(queue=jax.device_put(bank(), shardings.queue))
         return student._replace(target=source.load(shardings.target)) if source and teach else student
 
     return first_state

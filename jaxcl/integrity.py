@@ -118,8 +118,24 @@ def first_non_finite(tree: Any) -> str | None:
     """
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     floats = [(path, leaf) for path, leaf in paths if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    finite = jax.device_get(_all_finite([leaf for _, leaf in floats]))
-    return next((jax.tree_util.keystr(path) for (path, _), ok in zip(floats, finite, strict=True) if not ok), None)
+    there = jax.device_get(_all_finite([leaf for _, leaf in floats if not _waits(leaf)]))
+    known = dict(zip([jax.tree_util.keystr(path) for path, leaf in floats if not _waits(leaf)], there, strict=True))
+    for path, leaf in floats:
+        name = jax.tree_util.keystr(path)
+        # of those on the host one at a time is on a device
+        if not (known[name] if name in known else _finite_on_device(leaf)):
+            return name
+    return None
+
+
+def _waits(leaf: Any) -> bool:
+    """Whether an array is in the host's memory, where no program computes with it."""
+    return isinstance(leaf, jax.Array) and leaf.sharding.memory_kind == "pinned_host"
+
+
+def _finite_on_device(leaf: jax.Array) -> bool:
+    """Whether all numbers of an array that waits on the host are finite."""
+    return bool(_all_finite([jax.device_put(leaf, leaf.sharding.with_memory_kind("device"))])[0])
 
 
 @jax.jit

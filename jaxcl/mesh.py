@@ -56,6 +56,24 @@ def along_data(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
+def on_host(sharding: NamedSharding) -> NamedSharding:
+    """The same split in the pinned memory of the hosts, from which a device copies without a detour.
+
+    >>> on_host(replicated(make_mesh(1))).memory_kind
+    'pinned_host'
+    """
+    return sharding.with_memory_kind("pinned_host")
+
+
+def on_device(sharding: NamedSharding) -> NamedSharding:
+    """The same split in the memory of the devices.
+
+    >>> on_device(on_host(replicated(make_mesh(1)))).memory_kind
+    'device'
+    """
+    return sharding.with_memory_kind("device")
+
+
 def parameter_spec(shape: Sequence[int], model: int) -> PartitionSpec:
     """Where a parameter is split over `model`: along its largest axis that divides, or nowhere.
 

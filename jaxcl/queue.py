@@ -89,7 +89,7 @@ def push(q: Queue, values: ArrayLike, groups: ArrayLike) -> Queue:
     batch = values.shape[0]
     kept = min(batch, size)
     rows = (q.cursor + (batch - kept) + jnp.arange(kept, dtype=jnp.int32)) % size  # only modulo indices wrap
-    new = _unit(lax.stop_gradient(values[batch - kept :])).astype(q.values.dtype)
+    new = unit(lax.stop_gradient(values[batch - kept :])).astype(q.values.dtype)
     return Queue(
         q.values.at[rows].set(new, unique_indices=True),
         q.groups.at[rows].set(groups[batch - kept :], unique_indices=True),
@@ -218,8 +218,12 @@ def _compact(q: Queue, filled: Int[Array, ""], new_size: int) -> Queue:
     return Queue(values, jnp.where(real, q.groups[rows], EMPTY), filled % new_size, filled)
 
 
-def _unit(values: Float[Array, "b d"]) -> Float[Array, "b d"]:
-    """Rows divided by their norm, in float32: half-precision squares overflow."""
+def unit(values: Float[Array, "b d"]) -> Float[Array, "b d"]:
+    """Rows divided by their norm, in float32: half-precision squares overflow.
+
+    >>> unit(jnp.array([[3.0, 4.0]])).round(3).tolist()
+    [[0.6, 0.8]]
+    """
     values = values.astype(jnp.float32)
     return values * lax.rsqrt(jnp.sum(values * values, axis=1, keepdims=True) + EPS)
 

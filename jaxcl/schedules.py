@@ -72,7 +72,7 @@ def make_temperature(config: LossConfig, *, total_steps: int) -> Temperature:
     start = config.temperature
     end = start if config.temperature_end is None else config.temperature_end
     if config.temperature_schedule == "queue_pointer":
-        return lambda _, queue: start + (end - start) * queue.cursor / queue.values.shape[0]
+        return lambda _, queue: start + (end - start) * queue.cursor / queue.groups.shape[0]
     by_update = make_schedule(config.temperature_schedule, start, end, total_steps=total_steps)
     return lambda updates, _: by_update(updates)
 

@@ -11,10 +11,11 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Int
 
-from jaxcl import lora
+from jaxcl import hostqueue, lora
 from jaxcl import queue as queues
 from jaxcl.config import LoraConfig
-from jaxcl.mesh import along_data, parameter_spec, replicated
+from jaxcl.hostqueue import HostQueue
+from jaxcl.mesh import along_data, on_host, parameter_spec, replicated
 from jaxcl.methods.base import Captioned, Method
 from jaxcl.scaling import LossScale, init_scale
 
@@ -28,7 +29,7 @@ class TrainState(NamedTuple):
         params: that are trained, of encoder and head, float32.
         batch_stats: running statistics of batch norms.
         opt_state: of the optimizer.
-        queue: embeddings of earlier steps, or None.
+        queue: embeddings of earlier steps, on the devices or the host, or None.
         target: parameters of a momentum encoder, variables of a teacher, or None.
         queue_rows: newest rows of the queue that count, where validation decides it, or None.
         loss_scale: factor of the loss with float16, or None.
@@ -40,7 +41,7 @@ class TrainState(NamedTuple):
     params: Any
     batch_stats: Any
     opt_state: Any
-    queue: queues.Queue | None
+    queue: queues.Queue | HostQueue | None
     target: Any
     queue_rows: Int[Array, ""] | None = None
     loss_scale: LossScale | None = None
@@ -103,12 +104,13 @@ def make_init_state(
     return init_state
 
 
-def state_shardings(state: TrainState, mesh: Mesh) -> Any:
+def state_shardings(state: TrainState, mesh: Mesh, *, offload: bool = False) -> Any:
     """Where each array of a state lies: queue rows over `data`, large parameters over `model`, the rest everywhere.
 
     Args:
         state: of arrays or of shapes (`jax.eval_shape`).
         mesh: with axes `data` and `model`.
+        offload: whether the arrays of the optimizer wait on the host; its counters do not.
 
     Returns:
         The same tree with a `NamedSharding` for each array.
@@ -118,16 +120,34 @@ def state_shardings(state: TrainState, mesh: Mesh) -> Any:
     def by_shape(leaf: Any) -> NamedSharding:
         return NamedSharding(mesh, parameter_spec(leaf.shape, model))
 
+    def waiting(leaf: Any) -> NamedSharding:
+        return on_host(by_shape(leaf)) if offload and leaf.ndim else by_shape(leaf)
+
     everywhere = replicated(mesh)
-    by_row = along_data(mesh)
     placed: Any = jax.tree.map(lambda _: everywhere, state)
     return placed._replace(
         params=jax.tree.map(by_shape, state.params),
-        opt_state=jax.tree.map(by_shape, state.opt_state),
+        opt_state=jax.tree.map(waiting, state.opt_state),
         target=jax.tree.map(by_shape, state.target),
         frozen=jax.tree.map(by_shape, state.frozen),
-        queue=placed.queue and placed.queue._replace(values=by_row, groups=by_row),
+        queue=where_queue(state.queue, mesh),
     )
+
+
+def where_queue(queue: Any, mesh: Mesh) -> Any:
+    """The same for a queue: rows over `data`, on the devices or, in blocks, on the host.
+
+    Args:
+        queue: of arrays or of shapes, or None.
+        mesh: with axis `data`.
+
+    Returns:
+        The same tree of shardings.
+    """
+    if isinstance(queue, HostQueue):
+        return hostqueue.placed(queue, mesh)
+    rows, everywhere = along_data(mesh), replicated(mesh)
+    return queue and queue._replace(values=rows, groups=rows, cursor=everywhere, filled=everywhere)
 
 
 def with_given(variables: Any, given: Mapping[str, Any]) -> Any:

@@ -28,7 +28,7 @@ _OURS = (CONFIG, TEACHER, CHECKPOINTS, METRICS, f"{METRICS}.[0-9]*", SUMMARY, RE
 # Settings that a resumed run may change: they do not alter what a step computes, but that more `steps` stretch the
 # learning-rate schedule, which the caller says
 _FREE_ON_RESUME = ("steps", "log", "eval", "checkpoint", "mesh", "max_nonfinite", "run")
-_FREE_KEYS_ON_RESUME = ("data.workers", "data.root")
+_FREE_KEYS_ON_RESUME = ("data.workers", "data.root", "optim.offload")
 
 
 class Workdir:

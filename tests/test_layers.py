@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "jaxcl"
 ROWS = [
     {"losses", "queue", "augment", "mesh", "config", "interrupt"},
-    {"lora", "schedules", "spread", "adapt", "portions", "pixels", "scaling"},
+    {"lora", "schedules", "spread", "adapt", "portions", "pixels", "scaling", "hostqueue"},
     {"methods", "models", "data", "probes", "optim", "integrity"},
     {"update"},
     {
@@ -26,7 +26,8 @@ ROWS = [
         "usage",
         "profiling",
     },
-    {"teacher", "hosted"},
+    {"teacher", "blockwise"},
+    {"hosted"},
     {"build", "command"},
     {"resume", "finish"},
     {"train", "trained", "planner"},

@@ -46,6 +46,10 @@ def with_(*changes):
             "augment.solarize_threshold = 0.4 is read only with augment.solarize_p",
         ),
         (
+            {"optim": {"offload": True}},
+            "optim.offload = True is read only with batch.images = 'host' or 'disk', whose update",
+        ),
+        (
             {"augment": {"jitter_prob": 0.0, "hue": 0.2}},
             "augment.hue = 0.2 is read only with augment.jitter_prob above 0",
         ),

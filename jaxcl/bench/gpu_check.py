@@ -3,7 +3,8 @@
 python -m jaxcl.bench.gpu_check [FILE]             on the device that JAX finds
 python -m jaxcl.bench.gpu_check [FILE] --dry-run   tiny sizes on whatever device is there
 
-Needs jax and numpy. The exit code is 1 where an engine does not compute what the definition says.
+Needs jax and numpy; what is moved to the host also flax, optax and jaxtyping. The exit code is 1 where an engine does
+not compute what the definition says, or a step with what is moved to the host does not what one without does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 TOTAL_SECONDS = 400.0  # of the seven minutes, less the start and the last write
 MEMORY_SECONDS = 60.0  # kept for the process that measures memory
+OFFLOAD_SECONDS = 45.0  # and for the steps with what is moved to the host
 NAME = "gpu_check.json"
 
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the command line; None: of this process.
 
     Returns:
-        0; 1 where an engine disagrees with the definition.
+        0; 1 where an engine disagrees with the definition, or a step with what is moved to the host.
     """
     flags = _parser().parse_args(arguments)
     path = flags.file or Path(os.environ.get("OUT", ".")) / NAME
@@ -38,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = _check(path, folder, flags.dry_run)
     print(_summary(result))
     print(f"written to {path}")
-    return 0 if all(verdict["agrees"] for verdict in result["agreement"]) else 1
+    moved = result["offload"] if isinstance(result["offload"], list) else []
+    return 0 if all(verdict["agrees"] for verdict in [*result["agreement"], *moved]) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,7 +65,7 @@ def _check(path: Path, folder: str, dry_run: bool) -> dict[str, Any]:
     from jaxcl.bench.about import about
     from jaxcl.bench.budget import Budget
 
-    budget = Budget(TOTAL_SECONDS - MEMORY_SECONDS)
+    budget = Budget(TOTAL_SECONDS - MEMORY_SECONDS - OFFLOAD_SECONDS)
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -94,6 +97,9 @@ def _check(path: Path, folder: str, dry_run: bool) -> dict[str, Any]:
     _say(budget, "peak memory")
     _add_memory(result, found, folder)
     save()
+    _say(budget, "optimizer and queue on the host")
+    result["offload"] = _offload(dry_run)
+    save()
     return result
 
 
@@ -116,6 +122,15 @@ def _add_memory(result: dict[str, Any], found: list[Any], folder: str) -> None:
         }
         for row, peak in zip(chosen, each, strict=True)
     ]
+
+
+def _offload(dry_run: bool) -> list[dict[str, Any]] | str:
+    """What `jaxcl.bench.gpu_offload` finds; where its libraries are missing, that."""
+    try:
+        from jaxcl.bench import gpu_offload
+    except ImportError as error:
+        return f"not run: {error}"
+    return gpu_offload.offloads(gpu_offload.DRY if dry_run else gpu_offload.FULL)
 
 
 def _flat(row: Any) -> dict[str, Any]:
@@ -155,7 +170,16 @@ def _summary(result: dict[str, Any]) -> str:
         k = "all" if row["k"] is None else row["k"]
         predicted = f"{row['predicted_bytes'] / 2**20:.1f} MiB"
         lines.append(f"memory of {row['name']}, k={k}, {row['dtype']}: predicted {predicted}, measured {measured}")
-    return "\n".join(lines)
+    return "\n".join(lines + _offload_lines(result["offload"]))
+
+
+def _offload_lines(found: list[dict[str, Any]] | str) -> list[str]:
+    """What was moved to the host."""
+    if isinstance(found, str):
+        return [f"optimizer and queue on the host: {found}"]
+    from jaxcl.bench.gpu_offload import line
+
+    return [line(row) for row in found]
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -34,6 +34,7 @@ def check_together(config: Config) -> None:
         needs = "needs loss.top_k" if loss.top_k is None else "needs loss.tail = 'drop': a tail brings them back"
         raise ConfigError(f"loss.skip_hardest = {loss.skip_hardest} {needs}; otherwise the only valid value is 0")
     _check_schedules(config)
+    _check_offload(config)
     if model.flavour != "plain" and not model.encoder.startswith("vit"):
         raise ConfigError(
             f"model.flavour = {model.flavour!r} is read only with a ViT, not with model.encoder = {model.encoder!r}"
@@ -143,6 +144,27 @@ def _check_adapt(config: Config) -> None:
     ):
         if not fits:
             raise ConfigError(f"queue.adapt = True does not work with {name} = {value!r}; {valid}")
+
+
+def _check_offload(config: Config) -> None:
+    """A queue on the host passes by in blocks: what needs all of it at once does not work."""
+    loss, queue = config.loss, config.queue
+    if not queue.offload:
+        return
+    for name, value, valid in (
+        # read twice or held by the host: either way the loss is a program of its own
+        ("batch.images", "host" if config.batch.images == "disk" else config.batch.images, "host"),
+        ("loss.impl", loss.impl, "strip"),
+        ("loss.tail", loss.tail, "drop"),
+        ("loss.skip_hardest", loss.skip_hardest, 0.0),
+        ("queue.start", queue.start, None),
+        ("queue.sample", queue.sample, None),
+    ):
+        if value != valid:
+            said = "an empty one" if valid is None else repr(valid)
+            raise ConfigError(
+                f"queue.offload = True does not work with {name} = {value!r}; the only valid value is {said}"
+            )
 
 
 def micro_size(config: Config) -> int:

@@ -216,6 +216,9 @@ class QueueConfig:
     )
     sample: int | None = setting(None, "rows drawn at random each step, of those that count; empty: all", low=1)
     dtype: str = setting("float16", "storage type", choices=("float16", "bfloat16", "float32"))
+    offload: bool = setting(
+        False, "batch.images = host: embeddings wait in the host's memory too and pass by the device in blocks"
+    )
 
 
 @dataclass(frozen=True)
@@ -296,6 +299,9 @@ class OptimConfig:
         2000, "model.dtype = float16: finite steps in a row after which that factor doubles", low=1
     )
     clip_norm: float | None = setting(1.0, "global gradient norm above which gradients are scaled down", low=1e-6)
+    offload: bool = setting(
+        False, "batch.images = host: between updates the optimizer's moments wait in the host's memory too"
+    )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,11 @@ READERS = (
     ),
     Reader(("lora.alpha", "lora.targets"), lambda c: c.lora.rank > 0, "lora.rank above 0"),
     Reader(
+        ("optim.offload",),
+        lambda c: c.batch.images != "device",
+        "batch.images = 'host' or 'disk', whose update is a program of its own",
+    ),
+    Reader(
         ("data.label", "data.skin_tones", "data.background"),
         lambda c: c.data.name == "emoji",
         "data.name = 'emoji'",

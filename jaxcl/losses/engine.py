@@ -13,9 +13,10 @@ from jaxcl.losses.arguments import NOBODY, STRANGER, Problem
 from jaxcl.losses.backward import Back
 from jaxcl.losses.column import visit_tile
 from jaxcl.losses.columns import count_nonfinite
+from jaxcl.losses.met import Met, of_met, padded_rows
 from jaxcl.losses.normalise import normalise
 from jaxcl.losses.outputs import InfoNCEOutput, Stats, without_gradient
-from jaxcl.losses.partial import Rows
+from jaxcl.losses.partial import Partial, Rows
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.sides import Anchors, Context, Shard, make_context
 from jaxcl.losses.strip import visit_strip
@@ -26,13 +27,14 @@ with contextlib.suppress(ImportError):
     from jaxtyping import Array, Float
 
 
-def stream(problem: Problem, plan: Plan, *, tail_key: Array | None) -> InfoNCEOutput:
+def stream(problem: Problem, plan: Plan, *, tail_key: Array | None, met: Met | None = None) -> InfoNCEOutput:
     """Loss, validity and stats of checked inputs.
 
     Args:
         problem: checked inputs, of this device.
         plan: static choices.
         tail_key: random key of the sampled tail; None without one.
+        met: what the queries have found among columns that are not here; None: nothing.
 
     Returns:
         What `streaming_infonce` returns.
@@ -40,12 +42,15 @@ def stream(problem: Problem, plan: Plan, *, tail_key: Array | None) -> InfoNCEOu
     nonfinite = count_nonfinite(problem.keys, problem.bank)
     problem = _padded(problem, plan)
     keys = None if plan.same else problem.keys
-    everything = problem.queries, keys, 1 / problem.temperature, make_context(problem, plan, tail_key)
+    before = None if met is None else padded_rows(met.part, -plan.rows % plan.tile)
+    everything = problem.queries, keys, 1 / problem.temperature, make_context(problem, plan, tail_key), before
     rows = _engine(plan, *vary(everything, axes_of(everything)))
     rows = jax.tree.map(lambda x: x[: plan.rows], rows)
     work = {name: jnp.sum(count, dtype=jnp.float32) for name, count in rows.work._asdict().items()}
     if plan.axis:
         nonfinite, work = lax.psum((nonfinite, work), plan.axis)
+    if met is not None:
+        nonfinite += met.nonfinite
     stats = Stats(
         **work,
         hardest=rows.hardest,
@@ -83,9 +88,10 @@ def _engine(
     keys: Float[Array, "m d"] | None,
     scale: Float[Array, ""],
     context: Context,
+    met: Partial | None,
 ) -> Rows:
     """Forward pass; keys None: they are the queries."""
-    return _forward(plan, queries, keys, scale, context)[0]
+    return _forward(plan, queries, keys, scale, context, met)[0]
 
 
 def _sides(queries: Array, keys: Array | None, scale: Array, context: Context) -> tuple[Anchors, Shard]:
@@ -94,26 +100,30 @@ def _sides(queries: Array, keys: Array | None, scale: Array, context: Context) -
     return anchors, context.shard._replace(keys=normalise(queries if keys is None else keys))
 
 
-def _forward(plan: Plan, queries: Array, keys: Array | None, scale: Array, context: Context) -> tuple[Rows, tuple]:
+def _forward(
+    plan: Plan, queries: Array, keys: Array | None, scale: Array, context: Context, met: Partial | None
+) -> tuple[Rows, tuple]:
     """What the loss is, and what its gradient needs."""
     anchors, shard = _sides(queries, keys, scale, context)
-    rows = meet(plan, anchors, shard, visit_tile if plan.impl == "column" else visit_strip)
-    return rows, (queries, keys, scale, context, rows.log_sum, rows.positives, rows.chosen, rows.boost)
+    rows = meet(plan, anchors, shard, visit_tile if plan.impl == "column" else visit_strip, met)
+    given = None if met is None else (met, rows.kth, rows.last)
+    return rows, (queries, keys, scale, context, rows.log_sum, rows.positives, rows.chosen, rows.boost, given)
 
 
 def _backward(plan: Plan, saved: tuple, cotangent: Rows) -> tuple:
-    """Gradients of queries, keys and scale; none for the queue."""
-    queries, keys, scale, context, log_sum, positives, chosen, boost = saved
+    """Gradients of queries, keys and scale, and of scores that were met before; none for the queue."""
+    queries, keys, scale, context, log_sum, positives, chosen, boost, met = saved
     anchors, shard = _sides(queries, keys, scale, context)
     given = jnp.where(positives > 0, cotangent.loss, 0.0)
     sums = meet_again(plan, Back(anchors._replace(draws=None), log_sum, given, positives, chosen, boost), shard)
-    slope = jnp.sum(sums.pull.slope) / scale
+    of_scores = None if met is None else of_met(plan, met[0], met[1], met[2], log_sum, given)
+    others = jnp.sum(sums.pull.slope) / scale, None, of_scores
     if sums.pull.rows is None:
-        return _through_norm(queries, sums.keys), None, slope, None
+        return _through_norm(queries, sums.keys), None, *others
     of_queries = scale * sums.pull.rows
     if keys is None:
-        return _through_norm(queries, of_queries + sums.keys), None, slope, None
-    return _through_norm(queries, of_queries), _through_norm(keys, sums.keys), slope, None
+        return _through_norm(queries, of_queries + sums.keys), None, *others
+    return _through_norm(queries, of_queries), _through_norm(keys, sums.keys), *others
 
 
 def _through_norm(rows: Array, gradient: Array) -> Array:

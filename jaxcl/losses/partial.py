@@ -101,6 +101,7 @@ class Rows(NamedTuple):
         chosen: [N, k + m] numbers of the selected columns, then of the sampled ones; `NOTHING` where there is none.
         boost: [N, 2] log-weights of the selected and of the sampled columns; None without a sampled tail.
         work: [N] each, what the selection took.
+        last: [N] number of the last selected column, whose score is `kth`; None where nothing was met before.
     """
 
     loss: Float[Array, " n"]
@@ -113,6 +114,7 @@ class Rows(NamedTuple):
     chosen: Int[Array, "n k"]
     boost: Float[Array, "n 2"] | None
     work: Work
+    last: Int[Array, " n"] | None = None
 
 
 def merge(parts: Partial, top_k: int | None) -> Partial:
@@ -173,8 +175,9 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
         part = _without_hardest(plan, part) if plan.skip else part
         kth, selected = jnp.min(part.values, axis=1), log_sum_of(part.values, _largest(part, plan.skip))
         # a merge sorts a NaN away, and the column engine may lose one
-        if plan.transport is not None or plan.impl == "column":
+        if plan.transport is not None or plan.impl == "column" or plan.met:
             lost |= jnp.isnan(part.repulsion)
+    last = jnp.max(jnp.where(part.values == kth[:, None], part.chosen, -1), axis=1, initial=-1) if plan.met else None
     every, used = (jnp.logaddexp(x, part.attraction) for x in (part.repulsion, selected))
     chosen, boost, log_sum = part.chosen, None, used
     if draws is not None and part.drawn is not None:
@@ -184,7 +187,8 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
     log_sum = jnp.where(lost, jnp.nan, log_sum)
     loss = jnp.where(part.positives > 0, log_sum - part.total / jnp.maximum(part.positives, 1), 0.0)
     mass = jnp.where(every == -jnp.inf, 0.0, -jnp.expm1(jnp.minimum(used - every, 0.0)))
-    return Rows(loss, log_sum, part.hardest, kth, mass, part.positives, part.negatives, chosen, boost, part.work)
+    counts = part.positives, part.negatives
+    return Rows(loss, log_sum, part.hardest, kth, mass, *counts, chosen, boost, part.work, last)
 
 
 def _without_hardest(plan: Plan, part: Partial) -> Partial:

@@ -37,6 +37,7 @@ class Plan(NamedTuple):
         sub: columns of a sub-block, with which the strip engine too selects on a CPU; 0 without.
         skip: of the selected, the most that a row leaves out in the end, as its most similar ones.
         skip_share: of its negatives, how many it leaves out.
+        met: whether anchors have met columns before, which are nowhere here.
     """
 
     rows: int
@@ -61,6 +62,7 @@ class Plan(NamedTuple):
     sub: int = 0
     skip: int = 0
     skip_share: float = 0.0
+    met: bool = False
 
     @property
     def whole(self) -> bool:

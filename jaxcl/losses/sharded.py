@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxcl.losses.infonce import infonce
+from jaxcl.losses.met import Met
 from jaxcl.losses.outputs import PER_ROW, InfoNCEOutput, Stats
 from jaxcl.losses.streaming import streaming_infonce
 
@@ -20,7 +21,7 @@ with contextlib.suppress(ImportError):
 
 # arguments with a row for each query, key or queue row; the others are the same on every device
 _SHARDED = {"positive_index", "queue", "queue_groups"}
-_ARRAYS = {*_SHARDED, "temperature", "queue_filled", "tail_key"}
+_ARRAYS = {*_SHARDED, "temperature", "queue_filled", "tail_key", "met"}
 
 
 def mean_infonce(
@@ -82,13 +83,17 @@ def mean_infonce(
         total, count = lax.psum((jnp.sum(out.loss), jnp.sum(out.valid)), axis_name)
         return total / jnp.maximum(count, 1), out
 
-    rows, whole = PartitionSpec(axis_name), PartitionSpec()
+    rows: Any = PartitionSpec(axis_name)
+    whole: Any = PartitionSpec()
+    specs: dict[str, Any] = {n: rows if n in _SHARDED else whole for n in arrays}
+    if "met" in arrays:
+        specs["met"] = Met(rows, whole)
     stats: Any = [rows if name in PER_ROW else whole for name in Stats._fields]
     outputs: Any = (rows, rows, Stats(*stats))
     spread = jax.shard_map(
         local,
         mesh=mesh,
-        in_specs=(rows, None if same else rows, rows, rows, {n: rows if n in _SHARDED else whole for n in arrays}),
+        in_specs=(rows, None if same else rows, rows, rows, specs),
         out_specs=(whole, InfoNCEOutput(*outputs)),
     )
     return spread(queries, None if same else keys, query_groups, key_groups, arrays)

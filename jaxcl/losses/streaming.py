@@ -15,6 +15,7 @@ from jax import lax
 
 from jaxcl.losses.arguments import Problem, check_count, check_problem, check_tail, check_top_k
 from jaxcl.losses.engine import stream
+from jaxcl.losses.met import Met
 from jaxcl.losses.outputs import InfoNCEOutput
 from jaxcl.losses.plan import Plan, draws_for, strip_size, transport_for
 from jaxcl.losses.pruning import column_blocks, subblocks_for
@@ -46,6 +47,8 @@ def streaming_infonce(
     block_size: int | None = None,
     impl: str = "strip",
     axis_name: str | None = None,
+    met: Met | None = None,
+    met_size: int = 0,
 ) -> InfoNCEOutput:
     """`infonce`, value and gradient, in memory that grows linearly with the batch.
 
@@ -76,6 +79,9 @@ def streaming_infonce(
             `rows_tested` and the other scalars of the stats. The mean is psum(Σ loss) / psum(Σ valid), see
             `mean_infonce`. Small problems gather the anchors of all devices, large ones pass the shorter side around a
             ring; no device ever holds more than its share of the queue and one share that travels.
+        met: what each query has found among more queue rows that are not here, from `jaxcl.losses.blocks`; it has a
+            gradient, with which `pull_block` goes on.
+        met_size: how many rows these are.
 
     Returns:
         Loss, validity and stats of each query.
@@ -110,12 +116,14 @@ def streaming_infonce(
     skip = check_top_k(
         top_k,
         keys=devices * problem.keys.shape[0],
-        queue=devices * q,
+        queue=devices * q + met_size,
         use_key_negatives=use_key_negatives,
         exclude_diagonal=exclude_diagonal,
         skip_hardest=skip_hardest,
     )
     samples = check_tail(tail, tail_samples, tail_key, top_k, skip)
+    if met is not None:
+        _check_met(met, problem.queries.shape[0], top_k, skip_hardest, tail)
     plan = _make_plan(
         problem,
         top_k=None if top_k is None else top_k + skip,
@@ -130,8 +138,18 @@ def streaming_infonce(
         axis=axis_name,
         impl=impl,
         block=None if block_size is None else check_count("block_size", block_size),
+        met_size=met_size,
+        met=met is not None,
     )
-    return stream(problem, plan, tail_key=tail_key)
+    return stream(problem, plan, tail_key=tail_key, met=met)
+
+
+def _check_met(met: Met, rows: int, top_k: int | None, skip_hardest: float, tail: str) -> None:
+    """What was met is of these queries, and nothing that is elsewhere need be looked at again."""
+    if met.part.values.shape != (rows, top_k or 0):
+        raise ValueError(f"met has selected {met.part.values.shape}, must be {(rows, top_k or 0)}: [queries, top_k]")
+    if skip_hardest or tail != "drop":
+        raise ValueError(f"met works with skip_hardest=0 and tail='drop', got {skip_hardest} and {tail!r}")
 
 
 def _make_plan(
@@ -144,6 +162,7 @@ def _make_plan(
     axis: str | None,
     impl: str,
     block: int | None,
+    met_size: int,
     **flags: Any,
 ) -> Plan:
     """The static choices: what was asked for, and what follows from the sizes."""
@@ -151,7 +170,7 @@ def _make_plan(
     q, queue_bytes = 0, 0
     if problem.bank is not None:
         q, queue_bytes = problem.bank.values.shape[0], problem.bank.values.dtype.itemsize
-    columns = devices * (m * use_key_negatives + q)
+    columns = devices * (m * use_key_negatives + q) + met_size
     strip = strip_size(rows, m + q, block if impl == "strip" else None)
     blocks: dict[str, Any] = {"strip": strip, "tile": strip}
     if impl == "strip" and top_k is not None:

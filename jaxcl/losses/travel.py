@@ -31,7 +31,7 @@ with contextlib.suppress(ImportError):
 Visit = Callable[[Plan, Anchors, Shard], Partial]
 
 
-def meet(plan: Plan, anchors: Anchors, shard: Shard, visit: Visit) -> Rows:
+def meet(plan: Plan, anchors: Anchors, shard: Shard, visit: Visit, met: Partial | None = None) -> Rows:
     """The result of this device's anchors against the columns of all devices.
 
     Args:
@@ -39,25 +39,32 @@ def meet(plan: Plan, anchors: Anchors, shard: Shard, visit: Visit) -> Rows:
         anchors: of this device.
         shard: of this device.
         visit: the engine, which compares one tile of anchors with one shard.
+        met: what these anchors have found elsewhere; None: nothing.
 
     Returns:
         Rows.
     """
+
+    def one(tile: tuple[Anchors, Partial | None]) -> Rows:
+        return finish(plan, together(plan, visit(plan, tile[0], shard), tile[1]), tile[0].draws)
+
     if plan.transport is None:
-        return _by_tiles(plan, anchors, lambda tile: finish(plan, visit(plan, tile, shard), tile.draws))
+        return by_tiles(plan, (anchors, met), one)
     if plan.transport == "gather":
-        found = _by_tiles(plan, _gather(plan, anchors), lambda tile: visit(plan, tile, shard))
-        return finish(plan, merge(jax.tree.map(lambda x: _home(plan, x), found), plan.top_k), anchors.draws)
+        found = by_tiles(plan, _gather(plan, anchors), lambda tile: visit(plan, tile, shard))
+        part = merge(jax.tree.map(lambda x: _home(plan, x), found), plan.top_k)
+        return finish(plan, together(plan, part, met), anchors.draws)
 
     def hop(_: Array, carry: tuple[Anchors, Shard, Partial]) -> tuple[Anchors, Shard, Partial]:
         anchors, shard, part = carry
-        found = _by_tiles(plan, anchors, lambda tile: visit(plan, tile, shard))
-        part = merge(jax.tree.map(lambda *x: jnp.stack(x), part, _widen(plan, found)), plan.top_k)
+        found = by_tiles(plan, anchors, lambda tile: visit(plan, tile, shard))
+        part = together(plan, found, part)
         if plan.transport == "anchors":
             return _pass_on(plan, anchors), shard, _pass_on(plan, part)
         return anchors, _pass_on(plan, shard), part
 
-    part = lax.fori_loop(0, plan.devices, hop, (anchors, shard, _nothing_yet(plan, anchors)))[2]
+    first = nothing_yet(plan, anchors) if met is None else met
+    part = lax.fori_loop(0, plan.devices, hop, (anchors, shard, first))[2]
     return finish(plan, part, anchors.draws)
 
 
@@ -91,9 +98,16 @@ def meet_again(plan: Plan, back: Back, shard: Shard) -> Sums:
     return lax.fori_loop(0, plan.devices, hop, (back, shard, Sums(_no_pull(back), keys)))[2]
 
 
-def _by_tiles(plan: Plan, anchors: Anchors, one: Callable[[Anchors], Any]) -> Any:
+def together(plan: Plan, part: Partial, before: Partial | None) -> Partial:
+    """What anchors have found, and what they had found before."""
+    if before is None:
+        return part
+    return merge(jax.tree.map(lambda *x: jnp.stack(x), before, _widen(plan, part)), plan.top_k)
+
+
+def by_tiles(plan: Plan, anchors: Any, one: Callable[[Any], Any]) -> Any:
     """The result of one tile of anchors after another; what `one` leaves out never exists for all of them."""
-    starts = jnp.arange(0, anchors.group.shape[0], plan.tile)
+    starts = jnp.arange(0, jax.tree.leaves(anchors)[0].shape[0], plan.tile)
     found = lax.map(lambda start: one(slice_rows(anchors, start, plan.tile)), starts)
     return jax.tree.map(lambda x: x.reshape((x.shape[0] * x.shape[1], *x.shape[2:])), found)
 
@@ -126,7 +140,7 @@ def _widen(plan: Plan, part: Partial) -> Partial:
     return part._replace(values=values, chosen=chosen)
 
 
-def _nothing_yet(plan: Plan, anchors: Anchors) -> Partial:
+def nothing_yet(plan: Plan, anchors: Anchors) -> Partial:
     """The contribution of no columns."""
     rows, width = anchors.group.shape[0], plan.top_k or 0
 

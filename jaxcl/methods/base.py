@@ -102,6 +102,8 @@ class Method(NamedTuple):
         target: from parameters to those that the momentum encoder follows, `TrainState.target`; None where a method
             has none.
         towers: of methods with captions; None where a method has none.
+        anchors: `(embeddings, ids, labels) -> (queries [N, D], groups [N])`: what `objective` compares with a queue, in
+            its order and beside N keys; None where a queue must be on the device.
     """
 
     init: Callable[[jax.Array, Any], Variables]
@@ -110,3 +112,4 @@ class Method(NamedTuple):
     features: Callable[..., Float[Array, "b f"]]
     target: Callable[[Any], Any] | None = None
     towers: Towers | None = None
+    anchors: Callable[..., tuple[Float[Array, "n d"], Int[Array, " n"]]] | None = None

@@ -60,4 +60,8 @@ def make_method(*, networks: Mapping[str, nn.Module], config: Config, mesh: Mesh
         metrics = contrast_metrics(queries, keys, hardest, out, top_k=top_k, temperature=temperature)
         return Objective(value, metrics, jax.lax.stop_gradient(keys), ids)
 
-    return Method(make_init(chain), embed, objective, make_features(chain), teacher_of)
+    def anchors(embeddings: Pair, ids: Any, labels: Any) -> tuple[Any, Any]:
+        del labels
+        return embeddings.student[:, 0], ids
+
+    return Method(make_init(chain), embed, objective, make_features(chain), teacher_of, anchors=anchors)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from jaxcl.config import LossConfig
+from jaxcl.hostqueue import Resident
 from jaxcl.losses import InfoNCEOutput, mean_infonce, normalise
 from jaxcl.methods.base import Method, Objective
 from jaxcl.methods.parts.networks import make_embed, make_features, make_init
@@ -44,7 +45,10 @@ def make_contrast(
         groups = groups_of(ids, labels)
         return contrast_views(key, embeddings, groups, queue=queue, temperature=temperature, loss=loss, mesh=mesh)
 
-    return Method(make_init(chain), make_embed(chain), objective, make_features(chain))
+    def anchors(embeddings: Any, ids: Any, labels: Any) -> tuple[Any, Any]:
+        return views_of(embeddings, groups_of(ids, labels))
+
+    return Method(make_init(chain), make_embed(chain), objective, make_features(chain), anchors=anchors)
 
 
 def contrast_views(
@@ -64,7 +68,7 @@ def contrast_views(
     Returns:
         The objective; the queue receives one view of each image: the second would repeat it at the price of another.
     """
-    views, both = embeddings.reshape(-1, embeddings.shape[-1]), jnp.repeat(groups, embeddings.shape[1])
+    views, both = views_of(embeddings, groups)
     options = dict(loss_options(loss, temperature, key), **queue_options(queue))
     value, out = mean_infonce(views, views, both, both, mesh=mesh, exclude_diagonal=True, **options)
     hardest = out.stats.hardest.reshape(embeddings.shape[:2])
@@ -74,9 +78,17 @@ def contrast_views(
     return Objective(value, metrics, embeddings[:, 0], groups)
 
 
-def queue_options(queue: Queue | None) -> dict[str, Any]:
-    """Arguments of `mean_infonce` that are a queue."""
-    return {} if queue is None else dict(queue=queue.values, queue_groups=queue.groups, queue_filled=queue.filled)
+def views_of(embeddings: Float[Array, "b v d"], groups: Int[Array, " b"]) -> tuple[Any, Any]:
+    """Views side by side, and the group of each."""
+    return embeddings.reshape(-1, embeddings.shape[-1]), jnp.repeat(groups, embeddings.shape[1])
+
+
+def queue_options(queue: Queue | Resident | None) -> dict[str, Any]:
+    """Arguments of `mean_infonce` that are a queue, or a block of one and what was found in the others."""
+    if queue is None:
+        return {}
+    more = dict(met=queue.met, met_size=queue.others) if isinstance(queue, Resident) else {}
+    return dict(queue=queue.values, queue_groups=queue.groups, queue_filled=queue.filled, **more)
 
 
 def loss_options(loss: LossConfig, temperature: Any, key: Any) -> dict[str, Any]:
