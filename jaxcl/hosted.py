@@ -104,6 +104,17 @@ class HostedStep:
             update=(state, grads, state.batch_stats, problem),
         )
 
+    def lowerable(self, batch: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+        """Every program of a step with the shapes of its arguments.
+
+        Args:
+            batch: as in `arguments`.
+
+        Returns:
+            By name, a jitted function and its arguments.
+        """
+        return {name: (getattr(self.programs, name), given) for name, given in self.arguments(batch)._asdict().items()}
+
     def _zeros(self, batch: Batch) -> Any:
         """Where the embeddings of a batch will be written."""
         if self._blank is None:
