@@ -63,12 +63,12 @@ def largest(peak_of: Callable[[int], int | None], limit: int, *, start: int, uni
 
 def _guess(known: dict[int, int | None], limit: int, low: int | None, high: int | None, step: int) -> int:
     """The next batch to try, between one that fits and one that does not, and by a step away from both."""
-    if low is None:
-        return (high or step) // 2
     points = sorted((abs(peak - limit), size, peak) for size, peak in known.items() if peak is not None)[:2]
-    guess = 2 * low
+    guess = 2 * (low or 0)
     if len(points) == 2:
         (_, a, at), (_, b, bt) = points
-        guess = int(a + (limit - at) * (b - a) / (bt - at)) if bt != at else 2 * low
+        guess = int(a + (limit - at) * (b - a) / (bt - at)) if bt != at else guess
+    if low is None:
+        return min(guess or high or 0, (high or 0) // 2)
     top = 16 * low if high is None else high - step
     return max(min(guess, top), low + step)
