@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,7 +43,7 @@ class Compiler:
         """
         names = [hashlib.sha256(program.as_text().encode()).hexdigest() for program in programs]
         new = {name: p for name, p in zip(names, programs, strict=True) if name not in self._known}
-        with ThreadPoolExecutor(THREADS) as pool:
+        with silenced(), ThreadPoolExecutor(THREADS) as pool:
             self._known |= dict(zip(new, pool.map(self._compile, new.values()), strict=True))
         self.compiled += len(new)
         return [self._known[name] for name in names]
@@ -59,6 +62,20 @@ class Compiler:
             outputs=memory.output_size_in_bytes,
             aliased=memory.alias_size_in_bytes,
         )
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Keeps libraries that write to stderr themselves from saying that there is no driver; errors are raised anyway."""
+    sys.stderr.flush()
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
 
 
 def why(message: str) -> str:

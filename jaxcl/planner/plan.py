@@ -9,8 +9,8 @@ import jax
 
 from jaxcl import methods
 from jaxcl.blueprint import Blueprint, batch_shapes, draw
-from jaxcl.config import Config, ConfigError, mesh_sizes, resolve, to_dict
-from jaxcl.planner.compiling import Compiler
+from jaxcl.config import Config, ConfigError, mesh_sizes, micro_size, resolve, to_dict
+from jaxcl.planner.compiling import Compiler, silenced
 from jaxcl.planner.cost import costs, flops_of, seconds_of
 from jaxcl.planner.facts import expected_facts, expected_teacher
 from jaxcl.planner.parts import Stats, peak_parts, share_scratch
@@ -211,7 +211,9 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
     """
     facts, _ = expected_facts(config)
     find, _ = expected_teacher(config)
-    blueprint = draw(config, facts, find, devices=devices_of(target, devices))
+    with silenced():
+        found_devices = devices_of(target, devices)
+    blueprint = draw(config, facts, find, devices=found_devices)
     pieces = [piece for piece in pieces_of(blueprint) if not (quick and piece.name == "encode")]
     alone = [loss_piece(blueprint)] if pieces[0].name == STEP else []
     traced = [piece.function.trace(*piece.arguments) for piece in (*pieces, *alone)]
@@ -268,11 +270,13 @@ def _sent(blueprint: Blueprint) -> int:
     """Bytes that travel from the host to one device in a real update."""
     config = blueprint.config
     batch = device_bytes(batch_shapes(config, blueprint.facts, blueprint.mesh))
-    return batch * (2 if config.batch.images == "host" else 1)
+    return batch * (1 if config.batch.images == "device" else 2)
 
 
 def _host_bytes(blueprint: Blueprint) -> int:
-    """Bytes of the host: two batches, and what waits there of every device's state."""
+    """Bytes of the host: two batches, or two micro-batches that are read twice, and what waits there of every state."""
     shapes = batch_shapes(blueprint.config, blueprint.facts, blueprint.mesh)
     batch = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+    if blueprint.config.batch.images not in ("device", "host"):  # read when they are needed
+        batch = batch * micro_size(blueprint.config) // blueprint.config.batch.size
     return HOST_BATCHES * batch + blueprint.mesh.size * waiting_bytes(blueprint.like)
