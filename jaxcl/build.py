@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run: data, mesh, method, first state, train step, encoder."""
+"""From a configuration to the parts of a run: data, what `jaxcl.blueprint` makes of it, first state, encoder."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from jaxcl import hostqueue, lora, methods
+from jaxcl import lora, methods
 from jaxcl.assess import Readers, as_unit
 from jaxcl.augment import augment
-from jaxcl.blockwise import make_blockwise
-from jaxcl.cached import make_cached_step, make_programs
-from jaxcl.config import Config, check_colour, check_devices, first_loss_scale, mesh_sizes, micro_size, num_micro
+from jaxcl.blueprint import Facts, draw
+from jaxcl.config import Config
 from jaxcl.data import (
     EVAL_EPOCH,
     BadImages,
@@ -32,22 +29,13 @@ from jaxcl.data import (
     make_tokenizer,
     open_source,
 )
-from jaxcl.hosted import HostedStep
 from jaxcl.hostqueue import HostQueue
-from jaxcl.mesh import DATA, along_data, make_mesh, replicated
-from jaxcl.methods.base import Captioned, Method
-from jaxcl.models import make_encoder, make_head, make_predictor, make_text_tower
-from jaxcl.optim import make_optimizer
-from jaxcl.pixels import channels_seen, normalised
-from jaxcl.portions import Portions
+from jaxcl.mesh import along_data
+from jaxcl.methods.base import Method
+from jaxcl.pixels import normalised
 from jaxcl.pretrained import find_weights
-from jaxcl.schedules import make_decay, make_learning_rate, make_queue_length, make_temperature
-from jaxcl.state import TrainState, make_init_state, state_shardings
-from jaxcl.step import make_train_step
+from jaxcl.state import TrainState
 from jaxcl.teacher import TeacherRun, find_teacher
-
-# Flax's batch norm keeps this share of the running statistics at each real update
-NORM_MOMENTUM = 0.9
 
 
 class Bad(NamedTuple):
@@ -121,50 +109,62 @@ def build(
     check_readable(splits.test)
     images = max(map(len, splits))  # a larger batch would be padded to its size
     config = replace(config, eval=replace(config.eval, batch=min(config.eval.batch, images)))
-    check_colour(config, splits.train.channels)
-    methods.check(config, has_labels=bool(splits.train.classes), has_captions=splits.train.has_captions)
     tokenizer = make_tokenizer(config.text) if traits.captions else None
+    drawn = draw(config, facts_of(splits, tokenizer), functools.partial(find_teacher, known=known_teacher))
     bad = Bad(*(BadImages(split, config.data.max_bad_fraction) for split in splits))
-    check_devices(config, jax.device_count())
-    mesh = make_mesh(*mesh_sizes(config.mesh.shape, jax.device_count()))
-    # so that a real update forgets as much in k micro-batches as in one
-    momentum = NORM_MOMENTUM ** (1 / num_micro(config))
-    networks = make_networks(config, norm_momentum=momentum, vocab=tokenizer.vocab if tokenizer else None)
-    source, given = None, {}
-    if traits.teacher:
-        source = find_teacher(config, channels=splits.train.channels, known=known_teacher)
-        given = {"teacher": source.teacher}
-    method = methods.find(config.method)(networks=networks, config=config, mesh=mesh, **given)
-    size, steps = config.batch.size, config.steps
-    averaged = num_micro(config) if config.batch.mode == "accumulate" else 1
-    optimizer = make_optimizer(config.optim, batch_size=size, total_steps=steps, num_micro=averaged)
-    side = config.data.image_size
-    init_state = make_init_state(
-        method,
-        optimizer,
-        views_shape=(2, traits.views, side, side, channels_seen(config.data, splits.train.channels)),
-        tokens_shape=(2, tokenizer.length) if tokenizer else None,
-        queue_size=0 if config.queue.offload else config.queue.size,
-        queue_dim=config.model.head_dim,
-        queue_dtype=config.queue.dtype,
-        queue_rows=config.queue.start if config.queue.adapt else None,
-        adapted=config.lora,
-        loss_scale=first_loss_scale(config),
+    like, source = drawn.like, drawn.teacher
+    whole = jax.eval_shape(lora.merge, like.params, like.frozen)
+    needed = fresh or like.frozen is not None  # a checkpoint holds all weights but frozen ones
+    weights = find_weights(config, {"params": whole, "batch_stats": like.batch_stats}, check=needed)
+    first = make_first_state(drawn.init_state, jax.tree.map(lambda x: x.sharding, like), source, weights, drawn.bank)
+    encoder, towers = make_encoders(config, drawn.method)
+    return Parts(
+        config=config,
+        splits=splits,
+        bad=bad,
+        mesh=drawn.mesh,
+        method=drawn.method,
+        init_state=first,
+        base=None if like.frozen is None else lambda: first(config.seed, teach=False).frozen,
+        like=like,
+        train_step=drawn.train_step,
+        place=make_place(config, drawn.mesh),
+        encoder=encoder,
+        untrained=lambda seed: encoder(first(seed, teach=False, load=False)),
+        teacher=source and source.config,
+        readers=make_readers(config, splits, bad),
+        tokenizer=tokenizer,
+        towers=towers,
     )
-    shapes = jax.eval_shape(init_state, jax.random.key(0))
-    shapes = shapes if source is None else shapes._replace(target=source.like)
-    bank = None
-    if config.queue.offload:
-        sizes = config.queue.size, config.model.head_dim, config.queue.dtype
-        bank = functools.partial(hostqueue.init, *sizes, devices=mesh.shape[DATA])
-    shapes = shapes if bank is None else shapes._replace(queue=jax.eval_shape(bank))
-    shardings = state_shardings(shapes, mesh, offload=config.optim.offload)
-    whole = jax.eval_shape(lora.merge, shapes.params, shapes.frozen)
-    needed = fresh or shapes.frozen is not None  # a checkpoint holds all weights but frozen ones
-    weights = find_weights(config, {"params": whole, "batch_stats": shapes.batch_stats}, check=needed)
-    first = make_first_state(init_state, shardings, source, weights, bank)
-    like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
-    train_step = make_step(config, method, optimizer, mesh=mesh, like=like)
+
+
+def facts_of(splits: Splits, tokenizer: Tokenizer | None) -> Facts:
+    """What a train step must know of some images.
+
+    Args:
+        splits: opened.
+        tokenizer: of their captions; None: they are not read.
+
+    Returns:
+        The facts.
+    """
+    train = splits.train
+    tokens = (tokenizer.vocab, tokenizer.length) if tokenizer else (None, None)
+    return Facts(train.channels, bool(train.classes), train.has_captions, *tokens)
+
+
+def make_encoders(
+    config: Config, method: Method
+) -> tuple[Callable[[TrainState], Partial], Callable[[TrainState], tuple[Partial, ...]] | None]:
+    """What probes see of a state.
+
+    Args:
+        config: how pixels are normalised.
+        method: whose features, and whose towers if it has two.
+
+    Returns:
+        `Parts.encoder` and `Parts.towers`.
+    """
 
     def on_images(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         def apply(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
@@ -172,73 +172,15 @@ def build(
 
         return apply
 
-    encode, towers = on_images(method.features), method.towers
-    compared = towers and (on_images(towers.image), towers.text)
-
     def of(state: TrainState, function: Callable[..., jax.Array]) -> Partial:
         return Partial(function, lora.joined(state.params, state.frozen), state.batch_stats)
 
-    def encoder(state: TrainState) -> Partial:
-        return of(state, encode)
-
-    return Parts(
-        config=config,
-        splits=splits,
-        bad=bad,
-        mesh=mesh,
-        method=method,
-        init_state=first,
-        base=None if shapes.frozen is None else lambda: first(config.seed, teach=False).frozen,
-        like=like,
-        train_step=train_step,
-        place=make_place(config, mesh),
-        encoder=encoder,
-        untrained=lambda seed: encoder(first(seed, teach=False, load=False)),
-        teacher=source and source.config,
-        readers=make_readers(config, splits, bad),
-        tokenizer=tokenizer,
-        towers=compared and (lambda state: tuple(of(state, function) for function in compared)),
+    encode, towers = on_images(method.features), method.towers
+    compared = towers and (on_images(towers.image), towers.text)
+    return (
+        lambda state: of(state, encode),
+        compared and (lambda state: tuple(of(state, function) for function in compared)),
     )
-
-
-def make_step(
-    config: Config, method: Method, optimizer: optax.GradientTransformation, *, mesh: Mesh, like: TrainState
-) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """The train step of `batch.mode`, which compiles at its first call.
-
-    Args:
-        config: the run.
-        method: embeddings and objective.
-        optimizer: for as many gradients a real update as the mode makes.
-        mesh: devices.
-        like: shapes and shardings of a state.
-
-    Returns:
-        `(state, batch) -> (state, metrics)`; the old state is given up. A `HostedStep` where the images wait on the
-        host or the disk, else a jitted function.
-    """
-    size, steps = config.batch.size, config.steps
-    given = dict(
-        seed=config.seed,
-        learning_rate=make_learning_rate(config.optim, batch_size=size, total_steps=steps),
-        temperature=make_temperature(config.loss, total_steps=steps),
-        target_decay=make_decay(config.target, total_steps=steps),
-        queue_length=make_queue_length(config.queue, total_steps=steps),
-        queue_sample=config.queue.sample,
-        loss_scale_steps=config.optim.loss_scale_steps,
-    )
-    parts = method, optimizer, make_prepare(config)
-    if config.batch.mode == "accumulate":
-        step = make_train_step(*parts, num_micro=num_micro(config), **given)
-    else:
-        portions = Portions(size, micro_size(config))
-        programs = make_programs(*parts, portions=portions, **given)
-        if config.batch.images != "device":
-            bank = make_blockwise(config, method, mesh=mesh, like=like) if config.queue.offload else None
-            return HostedStep(programs, portions, mesh=mesh, like=like, bank=bank)
-        step = make_cached_step(programs, portions)
-    state, batch, everywhere = jax.tree.map(lambda x: x.sharding, like), along_data(mesh), replicated(mesh)
-    return jax.jit(step, in_shardings=(state, batch), out_shardings=(state, everywhere), donate_argnums=0)
 
 
 def make_place(config: Config, mesh: Mesh) -> Callable[[dict[str, np.ndarray]], Any]:
@@ -287,43 +229,6 @@ def make_first_state(
         return student._replace(target=source.load(shardings.target)) if source and teach else student
 
     return first_state
-
-
-def make_networks(config: Config, *, norm_momentum: float, vocab: int | None) -> dict[str, nn.Module]:
-    """The networks that a method may be made of.
-
-    Args:
-        config: `model` and `text`.
-        norm_momentum: share of the running batch statistics that a micro-batch keeps.
-        vocab: different tokens of captions; None: there are none.
-
-    Returns:
-        Modules by name: encoder, head and predictor, with captions text and text_head.
-    """
-    makers = {"encoder": make_encoder, "head": make_head, "predictor": make_predictor}
-    makers |= {"text_head": make_head} if vocab else {}
-    networks = {name: make(config.model, norm_momentum=norm_momentum) for name, make in makers.items()}
-    return networks | ({"text": make_text_tower(config.text, config.model, vocab=vocab)} if vocab else {})
-
-
-def make_prepare(config: Config) -> Callable[[dict[str, Any]], Any]:
-    """The function from a batch to augmented, normalised views on the device, and its captions if it has any.
-
-    Args:
-        config: seed, augmentation, mean and standard deviation of pixels.
-
-    Returns:
-        `prepare(batch) -> [B, V, H, W, C]`, float32, or `Captioned`; random numbers depend on seed, image, view and
-        epoch alone.
-    """
-
-    def prepare(batch: dict[str, Any]) -> Any:
-        key = jax.random.key(config.seed)
-        views = augment(key, batch["views"], batch["id"], batch["epoch"], config=config.augment)
-        views = normalised(jnp.swapaxes(views, 0, 1), config.data)
-        return Captioned(views, batch["tokens"]) if "tokens" in batch else views
-
-    return prepare
 
 
 def make_readers(config: Config, splits: Splits, bad: Bad) -> Readers:

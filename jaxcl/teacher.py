@@ -61,22 +61,10 @@ def find_teacher(config: Config, *, channels: int, known: Config | None = None) 
     folder, name = _folder(config)
     its = known or _config_of(folder, name)
     _check_alike(config, its, name)
-    chain = {"encoder": make_encoder(its.model)}
-    if config.distill.similarity_weight:
-        chain["head"] = make_head(its.model)
-
-    def like_of(channels: int) -> Variables:
-        side = its.data.image_size
-        return jax.eval_shape(
-            make_init(chain), jax.random.key(0), jnp.zeros((1, 1, side, side, channels_seen(its.data, channels)))
-        )
-
-    def apply(variables: Variables, images: Any) -> dict[str, Any]:
-        pixels = seen_by_another(images, config.data, its.data)[..., : channels_seen(its.data, channels)]
-        return run(chain, variables["params"], variables["batch_stats"], pixels, train=False)[0]
+    network = _Network(config, its, channels)
 
     def check(step: int) -> None:
-        _check_step(saved_types(folder / CHECKPOINTS, step), step, channels, like_of)
+        _check_step(saved_types(folder / CHECKPOINTS, step), step, channels, network.like)
 
     def load(shardings: Any) -> Variables:
         wanted = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
@@ -93,11 +81,58 @@ def find_teacher(config: Config, *, channels: int, known: Config | None = None) 
 
     if known is None:
         _newest(folder, name, check)
-    like = like_of(channels)
-    side, seen = its.data.image_size, channels_seen(config.data, channels)
-    images = jax.ShapeDtypeStruct((1, side, side, seen), jnp.float32)
-    features = jax.eval_shape(apply, like, images)["encoder"].shape[-1]
-    return TeacherRun(its, Teacher(apply, features), like, load)
+    like = network.like(channels)
+    return TeacherRun(its, network.teacher(), like, load)
+
+
+def imagined_teacher(config: Config, *, channels: int) -> TeacherRun:
+    """A teacher as large as its student, to plan memory by where there is none yet.
+
+    Args:
+        config: of the student.
+        channels: of its images.
+
+    Returns:
+        The teacher; it cannot be loaded.
+
+    >>> imagined_teacher(Config(), channels=3).teacher.feature_dim
+    256
+    """
+
+    def load(shardings: Any) -> Variables:
+        raise ConfigError(f"distill.teacher = {config.distill.teacher!r} was imagined, and cannot be read")
+
+    network = _Network(config, config, channels)
+    return TeacherRun(config, network.teacher(), network.like(channels), load)
+
+
+class _Network:
+    """Encoder, and head where similarities are compared, of a teacher."""
+
+    def __init__(self, config: Config, its: Config, channels: int) -> None:
+        self._config, self._its, self._channels = config, its, channels
+        self._chain = {"encoder": make_encoder(its.model)}
+        if config.distill.similarity_weight:
+            self._chain["head"] = make_head(its.model)
+
+    def like(self, channels: int) -> Variables:
+        """Shapes of its variables for images of some channels."""
+        side = self._its.data.image_size
+        images = jnp.zeros((1, 1, side, side, channels_seen(self._its.data, channels)))
+        return jax.eval_shape(make_init(self._chain), jax.random.key(0), images)
+
+    def teacher(self) -> Teacher:
+        """What a method gets."""
+        side, seen = self._its.data.image_size, channels_seen(self._config.data, self._channels)
+        images = jax.ShapeDtypeStruct((1, side, side, seen), jnp.float32)
+        features = jax.eval_shape(self._apply, self.like(self._channels), images)["encoder"].shape[-1]
+        return Teacher(self._apply, features)
+
+    def _apply(self, variables: Variables, images: Any) -> dict[str, Any]:
+        """What it says of images normalised as the student's."""
+        pixels = seen_by_another(images, self._config.data, self._its.data)
+        pixels = pixels[..., : channels_seen(self._its.data, self._channels)]
+        return run(self._chain, variables["params"], variables["batch_stats"], pixels, train=False)[0]
 
 
 def check_apart(config: Config, workdir: Path) -> None:

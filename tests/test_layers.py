@@ -28,9 +28,10 @@ ROWS = [
     },
     {"teacher", "blockwise"},
     {"hosted"},
-    {"build", "command"},
+    {"blueprint"},
+    {"build", "command", "planner"},
     {"resume", "finish"},
-    {"train", "trained", "planner"},
+    {"train", "trained"},
     {"main", "evaluate", "embed", "memory", "bench"},
 ]
 LIGHT = {"losses", "queue", "augment"}

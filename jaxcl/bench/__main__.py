@@ -129,7 +129,8 @@ def _print_rows(flags: argparse.Namespace, rows: Sequence[Any]) -> None:
 
 def _compile_for(flags: argparse.Namespace) -> None:
     """The table of a device that is not there."""
-    from jaxcl.bench.deviceless import compile_for, deviceless_table, read_target, use_cpu
+    from jaxcl.bench.deviceless import compile_for, deviceless_table, read_target
+    from jaxcl.planner.targets import use_cpu
 
     target = read_target(flags.target)
     use_cpu()

@@ -6,21 +6,16 @@ be had this way, and the scratch memory of CUB's sort is missing, so that a sort
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable, Iterable, Mapping
-from importlib import resources
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxcl.config import ConfigError
+from jaxcl.planner.targets import CUDA_OPTIONS, cuda_command, has_cuda, read_card
 
 MIB = 1 << 20
 AXIS = "data"
 NOTE = "One sort orders the groups; others select from whole rows or, over several devices, order columns by device."
 SPREAD_BYTES = int(0.4 * 1024 * MIB)  # 0.4 GiB a device for N = 1,048,576 on 32; Inf-CL (CVPR 2025) needs 1.44 GB
-# nothing can be timed on a device that is not there, and Triton's products are chosen by timing alone
-OPTIONS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
 
 class Compiled(NamedTuple):
@@ -55,21 +50,11 @@ class Compiled(NamedTuple):
     met: bool | None = None
 
 
-def targets() -> list[str]:
-    """Names of the targets that come with the package.
-
-    >>> targets()
-    ['h200']
-    """
-    files = resources.files("jaxcl.bench").joinpath("targets").iterdir()
-    return sorted(file.name.removesuffix(".txtpb") for file in files if file.name.endswith(".txtpb"))
-
-
 def read_target(name: str) -> str:
     """The text that describes a GPU to the compiler.
 
     Args:
-        name: one of `targets`, or a `.txtpb` file.
+        name: one of `jaxcl.planner.targets.cards`, `h200` for short, or a `.txtpb` file.
 
     Returns:
         A GpuTargetConfigProto in text form.
@@ -77,23 +62,10 @@ def read_target(name: str) -> str:
     Raises:
         ConfigError: neither, or the compiler's plugin is missing.
     """
-    if name in targets():
-        text = resources.files("jaxcl.bench").joinpath("targets", f"{name}.txtpb").read_text()
-    elif name.endswith(".txtpb") and Path(name).is_file():
-        text = Path(name).read_text()
-    else:
-        raise ConfigError(f"--target={name} must be one of {', '.join(targets())}, or a .txtpb file that exists")
-    if not _has_plugin():
-        version = importlib.metadata.version("jaxlib")
-        wanted = f"jax-cuda12-plugin=={version} jax-cuda12-pjrt=={version}"
-        raise ConfigError(f"--target={name} needs the compiler for CUDA: pip install --no-deps {wanted}")
+    text = read_card(name)
+    if not has_cuda():
+        raise ConfigError(f"--target={name} needs the compiler for CUDA: {cuda_command()}")
     return text
-
-
-def use_cpu() -> None:
-    """Keeps JAX from looking for a GPU of its own; only before JAX is loaded."""
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def compile_for(target: str, *, quick: bool = False) -> list[Compiled]:
@@ -143,12 +115,6 @@ def deviceless_table(rows: Iterable[Compiled]) -> str:
     )
 
 
-def _has_plugin() -> bool:
-    """Whether a CUDA plugin of JAX is installed."""
-    names = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
-    return importlib.util.find_spec("jax_plugins") is not None and any(map(importlib.util.find_spec, names))
-
-
 def _mesh(target: str, devices: int) -> Any:
     """Devices of the target along one axis."""
     import numpy as np
@@ -174,7 +140,7 @@ def _compile(variant: Any, mesh: Any, options: Mapping[str, Any] | None = None) 
     program = compile_program(
         function,
         *shapes_of(variant),
-        options={**OPTIONS, **(options or {})},
+        options={**CUDA_OPTIONS, **(options or {})},
         in_shardings=(whole, rows, rows),
         out_shardings=(whole, (rows,)),
     )

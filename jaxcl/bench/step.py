@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxcl.bench.measure import Measured, Program, compile_program, measure
 from jaxcl.bench.rows import MEMORY, TIME, Bar, Row, compared
-from jaxcl.build import make_prepare
+from jaxcl.blueprint import make_prepare
 from jaxcl.cached import Programs, make_cached_step, make_programs
 from jaxcl.config import Config, ModelConfig, first_loss_scale
 from jaxcl.hosted import HostedStep

@@ -28,8 +28,9 @@ def normalise(rows: Float[Array, "... d"]) -> Float[Array, "... d"]:
     """
     rows = rows.astype(jnp.float32)
     square = jnp.sum(rows * rows, axis=-1, keepdims=True)
-    unit = rows * lax.rsqrt(jnp.where(square > 0, square, 1.0) + EPS)
-    return jnp.where(jnp.isfinite(square), unit, jnp.nan)
+    inverse = lax.rsqrt(jnp.where(square > 0, square, 1.0) + EPS)
+    # chosen among the norms: among the rows, the gradient would have an array of zeros of their size
+    return rows * jnp.where(jnp.isfinite(square), inverse, jnp.nan)
 
 
 def is_finite(rows: Float[Array, "... d"]) -> Bool[Array, ...]:

@@ -1,1 +1,1 @@
-"""Memory and time of a training step before it is run."""
+"""Memory and cost of a training step on a device that need not be there, from the compiled programs."""

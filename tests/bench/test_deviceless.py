@@ -5,10 +5,11 @@ import pytest
 from jaxcl.bench import deviceless
 from jaxcl.bench.deviceless import Compiled, compile_for, deviceless_table, read_target
 from jaxcl.config import ConfigError
+from jaxcl.planner.targets import has_cuda
 
 
 def test_a_target_is_a_name_or_a_file(monkeypatch, tmp_path):
-    monkeypatch.setattr(deviceless, "_has_plugin", lambda: True)
+    monkeypatch.setattr(deviceless, "has_cuda", lambda: True)
     text = read_target("h200")
     assert "NVIDIA H200" in text
     copy = tmp_path / "mine.txtpb"
@@ -18,7 +19,7 @@ def test_a_target_is_a_name_or_a_file(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["h300", "none.txtpb", ""])
 def test_another_target_is_an_error_that_names_those_there_are(name):
-    with pytest.raises(ConfigError, match=r"--target=.* must be one of h200"):
+    with pytest.raises(ConfigError, match=r"--target=.* must be one of a100-40gb"):
         read_target(name)
 
 
@@ -30,7 +31,7 @@ def test_the_table_has_memory_and_kernels():
     assert "[temp ≤ 10 MiB: NOT MET]" in lines[2]
 
 
-@pytest.mark.skipif(not deviceless._has_plugin(), reason="needs jax-cuda12-plugin and jax-cuda12-pjrt, 478 MB")
+@pytest.mark.skipif(not has_cuda(), reason="needs jax-cuda12-plugin and jax-cuda12-pjrt, 478 MB")
 def test_the_loss_compiles_for_a_gpu_and_needs_less_than_the_dense_one():
     rows = compile_for(read_target("h200"), quick=True)
     assert rows[0].name == "dense, all negatives"

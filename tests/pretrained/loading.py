@@ -9,7 +9,7 @@ from compile_options import FAST_COMPILE
 from originals import BERT_VOCAB, CLIP_VOCAB, DEPTH, HEADS, LENGTH, PATCH, PROJECTION, SIDE, WIDTH
 
 from jaxcl import models
-from jaxcl.build import make_networks
+from jaxcl.blueprint import make_networks
 from jaxcl.config import resolve
 from jaxcl.methods import find
 from jaxcl.methods.base import Captioned

@@ -1,0 +1,165 @@
+"""Says before a run how much memory its training step needs, compiled for a device that need not be there.
+
+python -m jaxcl.memory --config=configs/vit_b32_stream.py --target=rtx3070-8gb
+python -m jaxcl.memory --config=configs/vit_b32_stream.py --target=a100-80gb --embeddings=8192,65536 --json
+python -m jaxcl.memory --config=configs/vit_ti.py --target=rtx3060-12gb --fit
+
+N counts embeddings: of SimCLR two an image. Nothing is trained, no data is read, no memory is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from jaxcl.command import Parser, guarded, leave, refuse_repeated
+from jaxcl.config import Config, ConfigError, describe, load_config, resolve
+
+_OVERRIDE = "--config."
+BUDGET = 40.0  # seconds, so that the whole command takes less than a minute
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: those of the command line; None: of this process.
+
+    Returns:
+        The exit code: 0, also where nothing fits; 2 after a mistake in what was asked for.
+    """
+    return guarded(lambda: _run(_parse(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The flags, with `--config.a.b=v` collected in `overrides`."""
+    overrides = [item.removeprefix(_OVERRIDE) for item in arguments if item.startswith(_OVERRIDE)]
+    refuse_repeated(arguments, ("--config", "--target", "--embeddings", "--devices"))
+    parser = Parser(
+        prog="python -m jaxcl.memory",
+        description=(__doc__ or "").strip(),
+        epilog=describe(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", required=True, metavar="FILE[:VARIANT]", help="a file in configs/")
+    add("--target", metavar="NAME", help="a CUDA card such as rtx3070-8gb, a TPU such as v5e, a .txtpb file, or cpu")
+    add("--embeddings", metavar="N,…", help="embeddings of a batch, a row each; left out: those of the config")
+    add("--devices", type=int, metavar="N", help="devices that there are; left out: as many as mesh.shape names")
+    add("--fit", action="store_true", help="find the largest batch.size that fits")
+    add("--seconds", type=float, default=BUDGET, help=f"for settings that save memory [{BUDGET:g}]; 0: none is tried")
+    add("--json", action="store_true", help="print one array of rows instead of the table")
+    add(f"{_OVERRIDE}SETTING=VALUE", action="store_true", dest="_", help="change one setting, listed below")
+    flags = parser.parse_args([item for item in arguments if not item.startswith(_OVERRIDE)])
+    flags.overrides = overrides
+    return flags
+
+
+def _run(flags: argparse.Namespace) -> None:
+    """Everything after the flags."""
+    begun = time.monotonic()
+    config, sizes = resolve(load_config(flags.config, flags.overrides)), _sizes(flags.embeddings)
+    if flags.devices is not None and flags.devices < 1:
+        raise ConfigError(f"--devices={flags.devices}: at least 1")
+    shape = config.mesh.shape
+    count = flags.devices or abs(shape.data) * abs(shape.model)
+    _before_jax(count)
+    from jaxcl.planner.facts import assumptions
+    from jaxcl.planner.table import as_json, fit_text, plan_table, savings_text
+    from jaxcl.planner.targets import find_target
+
+    target = find_target(flags.target)
+    planner = _Planner(config, target, flags)
+    rows = [planner.row(number) for number in sizes]
+    notes = [note for note in (target.note, *planner.notes, *assumptions(config)) if note]
+    fit = planner.fit() if flags.fit else None
+    left = flags.seconds - (time.monotonic() - begun)
+    savings = planner.savings(rows[-1], left) if flags.seconds else None
+    if flags.json:
+        last = len(rows) - 1
+        found = [as_json(row, target, notes, savings if i == last else None, fit) for i, row in enumerate(rows)]
+        print(json.dumps(found, indent=1))
+        return
+    print(plan_table(rows, target, notes))
+    if savings is not None:
+        print(f"\n{savings_text(savings, flags.seconds)}")
+    if fit is not None:
+        print(f"\n{fit_text(fit, planner.views, rows[-1].limit_bytes, target)}")
+
+
+class _Planner:
+    """A config, a target and one compiler for all that is asked of them."""
+
+    def __init__(self, config: Config, target: Any, flags: argparse.Namespace) -> None:
+        from jaxcl.methods import traits
+        from jaxcl.planner.compiling import Compiler
+        from jaxcl.planner.plan import adjusted, device_count
+
+        self._config, self.notes = adjusted(config, target)
+        self._target, self._compiler = target, Compiler(target.options)
+        self._devices = device_count(config, flags.devices)
+        self.views = traits(config.method).views
+
+    def row(self, embeddings: int | None) -> Any:
+        """The plan of a number of embeddings; None: as the config has it."""
+        from jaxcl.planner.plan import plan, with_embeddings
+
+        config = self._config if embeddings is None else with_embeddings(self._config, embeddings)
+        return plan(config, self._target, self._compiler, devices=self._devices)
+
+    def savings(self, row: Any, seconds: float) -> Any:
+        """What would save most."""
+        from jaxcl.planner.savings import find_savings
+
+        return find_savings(row, self._peak, seconds=seconds)
+
+    def fit(self) -> Any:
+        """The largest batch that fits."""
+        from jaxcl.planner.fit import largest
+        from jaxcl.planner.plan import batch_unit, with_settings
+
+        def peak_of(size: int) -> int | None:
+            return self._peak(with_settings(self._config, {"batch.size": size}))
+
+        unit = batch_unit(self._config, self._devices)
+        limit = self._target.limit_bytes
+        return largest(peak_of, limit, start=self._config.batch.size, unit=unit, smallest=max(unit, 2))
+
+    def _peak(self, config: Config) -> int | None:
+        """Bytes of a device; None where the compiler refuses."""
+        from jaxcl.planner.plan import plan
+
+        return plan(config, self._target, self._compiler, devices=self._devices, quick=True).peak_bytes
+
+
+def _before_jax(devices: int) -> None:
+    """What must be said before JAX is loaded: no device of its own, and as many virtual CPUs as the mesh has."""
+    from jaxcl.planner.targets import use_cpu
+
+    use_cpu()
+    flag = "--xla_force_host_platform_device_count"
+    if flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}={devices}".strip()
+
+
+def _sizes(text: str | None) -> list[int | None]:
+    """The numbers of `--embeddings`."""
+    if text is None:
+        return [None]
+    try:
+        sizes: list[int | None] = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--embeddings={text} is not a list of whole numbers such as 8192,65536") from None
+    if min(size or 0 for size in sizes) < 4:
+        raise ConfigError(f"--embeddings={text}: at least 4 embeddings make a batch")
+    return sizes
+
+
+if __name__ == "__main__":
+    leave(main())
