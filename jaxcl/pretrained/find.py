@@ -121,7 +121,9 @@ def _family(arrays: Arrays, families: tuple[Family, ...]) -> Family:
     for family in families:
         if root_of(arrays, family) is not None:
             return family
-    titles = ", ".join(family.title for family in families)
+    titles = ", ".join(dict.fromkeys(family.title for family in families))
+    if not arrays:
+        raise ConfigError(f"it holds no arrays; those of {titles} are known")
     raise ConfigError(f"its arrays ({first_of(list(arrays), _SHOWN)}) have the names of none of {titles}")
 
 

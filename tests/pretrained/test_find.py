@@ -52,6 +52,24 @@ def count(arrays):
     arrays["layernorm.weight"] = np.arange(8)
 
 
+def transpose_one(arrays):
+    name = "encoder.layer.1.output.dense.weight"
+    arrays[name] = arrays[name].T
+
+
+def flatten_one(arrays):
+    arrays["encoder.layer.1.output.dense.weight"] = arrays["encoder.layer.1.output.dense.weight"].reshape(-1)
+
+
+def stray(arrays):
+    arrays["encoder.layer.2.layernorm_before.weight"] = np.ones(8, np.float32)
+
+
+def gap(arrays):
+    for name in [name for name in arrays if "layer.1." in name]:
+        arrays[name.replace("layer.1.", "layer.3.")] = arrays.pop(name)
+
+
 def deeper(arrays):
     for name in [name for name in arrays if "layer.1." in name]:
         arrays[name.replace("layer.1.", "layer.2.")] = arrays[name]
@@ -60,15 +78,23 @@ def deeper(arrays):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (drop, r"params/encoder/norm/bias is missing"),
-        (drop_one, r"params/encoder/layers/mlp2/bias is missing; encoder.layer.0.output.dense.bias is not expected"),
-        (cut, r"params/encoder/norm/scale is float32\[7\], not float32\[8\]"),
+        (drop, r": layernorm.bias is missing \(params/encoder/norm/bias\) \(model"),
+        (drop_one, r": encoder.layer.1.output.dense.bias is missing \(params/encoder/layers/mlp2/bias\) \(model"),
+        (cut, r": params/encoder/norm/scale is float32\[7\], not float32\[8\] \(from layernorm.weight\) \(model"),
+        (
+            transpose_one,
+            r": params/encoder/layers/mlp2/kernel of layer 1 is float32\[8, 32\], not float32\[32, 8\] "
+            r"\(from encoder.layer.1.output.dense.weight\) \(model",
+        ),
+        (flatten_one, r": params/encoder/layers/mlp2/kernel of layer 1 is float32\[256\], not float32\[32, 8\]"),
+        (stray, r": encoder.layer.2.layernorm_before.weight is not expected \(model"),
+        (gap, r": encoder.layer.1.layernorm_before.weight is missing .*; .* is missing .* and 29 more"),
         (
             add,
             r"encoder.extra.0 is not expected; encoder.extra.1 .*; encoder.extra.2 is not expected and 1 more",
         ),
         (count, r"params/encoder/norm/scale is int64\[8\], not float32\[8\]"),
-        (deeper, r"params/encoder/layers/mlp1/bias is float32\[3, 32\], not float32\[2, 32\]"),
+        (deeper, r": encoder.layer.2.\S+ is not expected; .* is not expected and 13 more"),
     ],
 )
 def test_arrays_that_are_missing_unexpected_or_misshaped_are_named(tmp_path, change, message):
@@ -85,6 +111,43 @@ def test_a_part_is_taken_only_when_asked_for_and_the_share_is_printed(tmp_path, 
     total = sum(leaf.size for leaf in jax.tree.leaves(shapes_of(config)[1]))
     said = capsys.readouterr().out
     assert f"{100 * (total - 8) / total:.4g} % of the numbers wanted; params/encoder/norm/scale is float32[7]" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (np.nan, "a NaN or an infinity"),
+        (-np.inf, "a NaN or an infinity"),
+        (np.float64(1e200), "numbers too large for float32"),
+    ],
+)
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_number_that_is_not_finite_ends_the_run_before_it_begins(tmp_path, number, message, partial):
+    name = "encoder.layer.1.output.dense.weight"
+
+    def spoil(arrays):
+        arrays[name] = np.array(arrays[name], np.float64)
+        arrays[name][3, 2] = number
+
+    with pytest.raises(ConfigError, match=rf"model.pretrained = '.*weights.npz': {name} has {message}$"):
+        look(a_config("hf_vit", changed(tmp_path, spoil), allow_partial=partial))
+
+
+def test_a_file_with_the_network_twice_is_refused_with_what_stands_before_each(tmp_path):
+    def double(arrays):
+        for name in list(arrays):
+            arrays[f"teacher.{name}"] = arrays[name]
+            arrays[f"student.{name}"] = arrays.pop(name)
+
+    message = "it holds the ViT of Hugging Face 2 times, with names that begin with student. and teacher.: save one"
+    with pytest.raises(ConfigError, match=message):
+        look(a_config("hf_vit", changed(tmp_path, double)))
+
+
+def test_a_file_without_arrays_says_so(tmp_path):
+    np.savez(tmp_path / "weights.npz")
+    with pytest.raises(ConfigError, match="it holds no arrays; those of image tower of CLIP"):
+        look(a_config("hf_vit", tmp_path / "weights.npz"))
 
 
 def test_a_name_before_all_arrays_is_found_and_what_stands_outside_is_another_network(tmp_path, capsys):
@@ -107,7 +170,8 @@ def test_a_name_before_all_arrays_is_found_and_what_stands_outside_is_another_ne
         (
             "hf_resnet_basic",
             dict(encoder="vit_ti", stem="small"),
-            r"its arrays \(embedder.*and .* more\) have the names of none of",
+            r"its arrays \(embedder.*and .* more\) have the names of none of image tower of CLIP of Hugging Face, ViT of "
+            r"Hugging Face, DINOv2 of Hugging Face, image tower of CLIP in timm, DINOv2 of timm, ViT of timm",
         ),
         ("hf_vit", dict(encoder="conv", flavour="plain"), r"no published weights of model.encoder = 'conv'"),
         (
