@@ -150,7 +150,7 @@ def build(config: Config, known_teacher: Config | None = None, *, fresh: bool = 
     shardings = state_shardings(shapes, mesh)
     whole = jax.eval_shape(lora.merge, shapes.params, shapes.frozen)
     needed = fresh or shapes.frozen is not None  # a checkpoint holds all weights but frozen ones
-    weights = find_weights(config, {"params": whole, "batch_stats": shapes.batch_stats}, check=needed)
+    weights = find_weights(config, {"params": whole, "batch_stats": shapes.batch_stats}, check=needed, fresh=fresh)
     first = make_first_state(init_state, shardings, source, weights)
     like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
     train_step = make_step(config, method, optimizer, mesh=mesh, like=like)

@@ -24,6 +24,7 @@ from jaxcl.interrupt import Interrupt, Interrupted, stopping
 from jaxcl.methods import traits
 from jaxcl.optim import group_table
 from jaxcl.portions import Portions
+from jaxcl.pretrained import random_parts
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics
 from jaxcl.resume import begin, check_resumable, saved_config, with_base
 from jaxcl.state import TrainState
@@ -60,8 +61,9 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
         warn_of_stale_negatives(config, len(parts.splits.train))
         table = group_table(parts.like.params, config.optim, parts.like.frozen)
         print(f"workdir: {workdir}\n{batch_line(config)}\n{table}", flush=True)
-        if captions:
-            print(captions, flush=True)
+        for line in (captions, fresh and random_parts(config, parts.like.params)):
+            if line:
+                print(line, flush=True)
         with Interrupt() as interrupt:
             checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
             try:

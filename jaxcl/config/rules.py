@@ -37,6 +37,11 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             f"model.flavour = {model.flavour!r} is read only with a ViT, not with model.encoder = {model.encoder!r}"
         )
+    for group, pretrained in (("model", model.pretrained), ("text", config.text.pretrained)):
+        if pretrained is not None and not pretrained.strip():
+            raise ConfigError(
+                f"{group}.pretrained = {pretrained!r} is no path; leave it out, or name a file of weights"
+            )
     if model.allow_partial and model.pretrained is None and config.text.pretrained is None:
         raise ConfigError("model.allow_partial = True is read only with model.pretrained or text.pretrained")
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax.numpy as jnp
 import numpy as np
@@ -152,7 +152,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
     return header
 
 
-def _are_sizes(values: Any) -> bool:
+def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     """Whether this is a list of whole numbers, none of them below 0."""
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 

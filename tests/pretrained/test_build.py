@@ -1,5 +1,7 @@
 """A run starts from the weights, its momentum encoder too, while the random encoder of the floors stays random."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from loading import SIDE, a_config, shrink
 from test_equal import FIXTURES
 
 from jaxcl.build import build
-from jaxcl.config import ConfigError, resolve, to_dict
+from jaxcl.config import ConfigError, load_config, resolve, to_dict
 
 
 def a_run(file, **changes):
@@ -35,3 +37,15 @@ def test_weights_that_are_gone_end_a_new_run_but_not_one_that_has_a_checkpoint(m
     with pytest.raises(ConfigError, match=r"model.pretrained = 'gone.safetensors': gone.safetensors is neither"):
         build(config)
     assert build(config, fresh=False).config is not None
+
+
+def test_the_config_that_begins_with_weights_says_where_to_get_them_and_its_smoke_needs_none():
+    path = f"{Path(__file__).parents[2]}/configs/pretrained.py"
+    with pytest.raises(
+        ConfigError, match=r"model.pretrained is empty, .* name their file, such as model.safetensors of"
+    ):
+        build(resolve(load_config(path)))
+    for variant in (":short", ""):
+        with pytest.raises(ConfigError, match=r"model.pretrained is empty"):
+            build(resolve(load_config(f"{path}{variant}", ["model.pretrained="])))
+    assert build(resolve(load_config(f"{path}:smoke"))).config.model.flavour == "plain"
