@@ -63,9 +63,11 @@ def _check_batch(batch: BatchConfig) -> None:
     elif micro > size:
         raise ConfigError(f"batch.micro = {micro} is above batch.size; the largest valid value is {size}")
     elif size % micro == 1:
+        fits = [value for value in range(2, size + 1) if size % value != 1]
+        near = [*[value for value in fits if value < micro][-1:], next(value for value in fits if value > micro)]
         raise ConfigError(
             f"batch.micro = {micro} leaves one image of batch.size = {size} alone; the nearest valid values of "
-            f"batch.size are {size - 1} and {size + 1}"
+            f"batch.micro are {' and '.join(map(str, near))}, of batch.size {size - 1} and {size + 1}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from jaxcl.pretrained.rules import Family
 from jaxcl.pretrained.transformers import TEXTS, VITS
 
 _SHOWN = 3  # names of arrays in a message
+_MOVED = "where it lies now says --config.{0}.pretrained with --resume, or --pretrained of jaxcl.evaluate"
 TOWERS = {"encoder": "model", "text": "text"}  # by network, the settings of which it is made
 # where weights of a flavour are, by the names of Hugging Face
 EXAMPLES = {
@@ -84,6 +86,26 @@ def find_weights(
         for source in sources:
             _fitted(source, config, like, fresh=fresh)
     return load
+
+
+def whole_paths(config: Config) -> Config:
+    """The same settings with paths of weights that mean the same from any folder.
+
+    Args:
+        config: of a run.
+
+    Returns:
+        Settings with absolute paths, for `config.json`.
+
+    >>> whole_paths(Config()) == Config()
+    True
+    """
+    for group in TOWERS.values():
+        section: Any = getattr(config, group)
+        if section.pretrained is not None:
+            path = str(Path(section.pretrained).expanduser().absolute())
+            config = replace(config, **{group: replace(section, pretrained=path)})
+    return config
 
 
 def random_parts(config: Config, networks: Iterable[str]) -> str:
@@ -165,7 +187,8 @@ def _fitted(source: _Source, config: Config, like: Mapping[str, Any], *, fresh: 
         paths = by_path(like)
         fitted = fit(arrays, family, paths, source.parts)
     except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        moved = f"; {_MOVED.format(source.setting)}" if not fresh and not source.path.exists() else ""
+        raise ConfigError(f"{name}: {error}{moved}") from error
     if fitted.problem and not config.model.allow_partial:
         hint = _hint(arrays, family, paths, config.model.patch) if source.setting == "model" else ""
         hint = hint or ("model.allow_partial = True takes what fits" if fresh else "")
