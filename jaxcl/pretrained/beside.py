@@ -29,11 +29,13 @@ def check_settings_beside(path: Path, config: Config, tower: str) -> None:
 
     >>> check_settings_beside(Path("nowhere"), Config(), "text")
     """
-    file = _folder(path) / "config.json"
+    file = folder_of(path) / "config.json"
     if not file.is_file():
         return
     try:
-        saved: dict[str, Any] = json.loads(file.read_bytes())
+        saved: Any = json.loads(file.read_bytes())
+        if not isinstance(saved, dict):
+            raise ConfigError(f"{file} cannot be read: it holds a {type(saved).__name__}, not settings")
         _check_timm(file, saved, config, tower)
         own = next((saved[key] for key in _OWN[tower] if saved.get(key)), saved)
         checked = dict(_settings(config, tower))
@@ -63,7 +65,7 @@ def statistics_beside(path: Path) -> tuple[str, str] | None:
         ("preprocessor_config.json", None, ("image_mean", "image_std")),  # of Hugging Face
     ):
         try:
-            saved: Any = json.loads((_folder(path) / name).read_bytes())
+            saved: Any = json.loads((folder_of(path) / name).read_bytes())
             said = saved[group] if group else saved
             mean, std = (np.broadcast_to(np.asarray(said[key], float), 3) for key in keys)
         except (OSError, ValueError, TypeError, LookupError):  # it says nothing that can be read
@@ -74,8 +76,18 @@ def statistics_beside(path: Path) -> tuple[str, str] | None:
     return None
 
 
-def _folder(path: Path) -> Path:
-    """Where the weights lie."""
+def folder_of(path: Path) -> Path:
+    """Where weights lie.
+
+    Args:
+        path: of the weights, a file or a folder.
+
+    Returns:
+        The folder.
+
+    >>> folder_of(Path("a/b.npz")).name
+    'a'
+    """
     return path if path.is_dir() else path.parent
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -173,11 +174,10 @@ def _read_npz(path: Path) -> dict[str, Callable[[], np.ndarray]]:
 
 
 def _archive(path: Path) -> np.lib.npyio.NpzFile:
-    """The open archive."""
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError("it is a single array, as an .npy is: numpy.savez writes arrays with names")
-    return archive
+    """The open archive; numpy would offer to read a pickle, and leave a file open that is cut off."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no archive of arrays with names, as numpy.savez writes, or is cut off")
+    return np.load(path, allow_pickle=False)
 
 
 READERS: dict[str, Callable[[Path], dict[str, Callable[[], np.ndarray]]]] = {

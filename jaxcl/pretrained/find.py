@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxcl.config import Config, ConfigError, DataConfig, first_of
 from jaxcl.integrity import by_path
-from jaxcl.pretrained.beside import check_settings_beside, statistics_beside
+from jaxcl.pretrained.beside import check_settings_beside, folder_of, statistics_beside
 from jaxcl.pretrained.files import Arrays, open_arrays
 from jaxcl.pretrained.fit import Fitted, as_tree, fit, root_of
 from jaxcl.pretrained.resnets import resnets
@@ -78,6 +78,7 @@ def find_weights(
             fitted, title = _fitted(source, config, like, fresh=fresh)
             leaves |= fitted.leaves
             print(_sentence(source, title, fitted), flush=True)
+            print(_on_activation(source), end="", flush=True)
             if source.setting == "model":
                 print(_on_pixels(source.path, config.data), end="", flush=True)
         return as_tree(leaves)
@@ -212,6 +213,16 @@ def _hint(arrays: Arrays, family: Family, like: Mapping[str, Any], patch: int) -
     if theirs == 3 and ours == 1:
         hints.append("data.statistics = 'half', 'imagenet' or 'clip' makes three channels of grey images")
     return "; ".join(hints)
+
+
+def _on_activation(source: _Source) -> str:
+    """A line where weights of CLIP, which exist with two activations, come without a file that says which."""
+    if not source.flavour.startswith("clip") or (folder_of(source.path) / "config.json").is_file():
+        return ""
+    return (
+        f"note: no config.json beside {source.path} says which activation it was trained with; "
+        f"{source.setting}.flavour = {source.flavour!r} means quick_gelu\n"
+    )
 
 
 def _on_pixels(path: Path, data: DataConfig) -> str:

@@ -30,6 +30,12 @@ def as_npy(array):
     return file.getvalue()
 
 
+def as_npz(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
 def test_every_type_and_shape_is_read_as_it_was_written(tmp_path):
     arrays = {
         "half": np.arange(6, dtype=np.float16).reshape(2, 3),
@@ -102,8 +108,9 @@ def test_a_member_of_an_archive_that_is_no_array_is_refused_when_it_is_asked_for
         ("a.safetensors", VIT.read_bytes()[:40], "not a safetensors file, or cut off in its header"),
         ("a.safetensors", b"", "cannot be read"),
         ("a.npz", b"PK nothing", "cannot be read"),
-        ("a.npz", pickle.dumps(1), "cannot be read"),
-        ("a.npz", as_npy(np.zeros(3)), "it is a single array, as an .npy is: numpy.savez writes arrays with names"),
+        ("a.npz", pickle.dumps(1), "it is no archive of arrays with names"),
+        ("a.npz", as_npz(a=np.ones(3))[:-30], "or is cut off"),
+        ("a.npz", as_npy(np.zeros(3)), "it is no archive of arrays with names, as numpy.savez writes, or is cut off"),
         ("a.pt", b"", "may hold a pickle, which can run any code: weights are read from .safetensors, .npz, .onnx"),
         ("a.h5", b"", "is none of them"),
     ],

@@ -252,6 +252,23 @@ def test_a_clip_that_timm_ran_with_another_activation_is_refused(tmp_path, saved
             look(config)
 
 
+def test_a_clip_without_a_file_that_tells_its_activation_is_taken_with_a_note(tmp_path, capsys):
+    shutil.copy(FIXTURES / "timm_clip.safetensors", tmp_path)
+    for beside, said in ((None, True), ({"architecture": "vit_clip_quickgelu"}, False)):
+        if beside:
+            (tmp_path / "config.json").write_text(json.dumps(beside))
+        look(a_config("timm_clip", tmp_path))()
+        assert ("says which activation it was trained with; model.flavour = 'clip'" in capsys.readouterr().out) == said
+
+
+@pytest.mark.parametrize("beside", ["[1]", "5", '"a"', "{", "null"])
+def test_settings_beside_that_cannot_be_read_are_one_line(tmp_path, beside):
+    shutil.copy(FIXTURES / "hf_vit.safetensors", tmp_path)
+    (tmp_path / "config.json").write_text(beside)
+    with pytest.raises(ConfigError, match=r"config.json cannot be read: (Expecting|it holds a \w+, not settings)"):
+        look(a_config("hf_vit", tmp_path))
+
+
 TIMM = ("config.json", {"architecture": "vit", "pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}})
 HALF = ("preprocessor_config.json", {"image_mean": 0.5, "image_std": [0.5, 0.5, 0.5]})
 CLIP = ("preprocessor_config.json", {"image_mean": [0.4815, 0.4578, 0.4082], "image_std": [0.2686, 0.2613, 0.2758]})
