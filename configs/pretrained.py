@@ -9,7 +9,7 @@ from jaxcl.config import base_config, with_variant
 
 
 def get_config(variant=""):
-    """The run, or its short version `smoke`."""
+    """The run; `short`, two steps of it; or `smoke`, which needs no file and begins with random weights."""
     c = base_config()
     c.method = "simclr"
     c.steps = 1_000
@@ -23,5 +23,5 @@ def get_config(variant=""):
     c.batch.size = 128
     c.optim.base_lr = 1e-4  # a tenth of that of random weights
     c.optim.warmup_steps = 100
-    smoke = {"steps": 2, "optim.warmup_steps": 1, "data.image_size": 28, "batch.size": 8, "eval.linear_steps": 10}
-    return with_variant(c, variant, smoke=smoke)
+    short = {"steps": 2, "optim.warmup_steps": 1, "data.image_size": 28, "batch.size": 8, "eval.linear_steps": 10}
+    return with_variant(c, variant, short=short, smoke={**short, "model.flavour": "plain"})

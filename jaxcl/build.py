@@ -115,7 +115,7 @@ def build(
     like, source = drawn.like, drawn.teacher
     whole = jax.eval_shape(lora.merge, like.params, like.frozen)
     needed = fresh or like.frozen is not None  # a checkpoint holds all weights but frozen ones
-    weights = find_weights(config, {"params": whole, "batch_stats": like.batch_stats}, check=needed)
+    weights = find_weights(config, {"params": whole, "batch_stats": like.batch_stats}, check=needed, fresh=fresh)
     first = make_first_state(drawn.init_state, jax.tree.map(lambda x: x.sharding, like), source, weights, drawn.bank)
     encoder, towers = make_encoders(config, drawn.method)
     return Parts(

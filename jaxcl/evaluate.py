@@ -33,10 +33,13 @@ def _run(arguments: Sequence[str]) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--workdir", type=folder, required=True, metavar="DIR", help="the folder of a run")
+    moved = "LoRA: where the weights of %s.pretrained lie now, file or folder, if not where they lay"
+    parser.add_argument("--pretrained", type=folder, metavar="PATH", help=moved % "model")
+    parser.add_argument("--text-pretrained", type=folder, metavar="PATH", help=moved % "text")
     flags = parser.parse_args(arguments)
     from jaxcl.train import evaluate  # here, so that --help answers before jax is loaded
 
-    evaluate(flags.workdir)
+    evaluate(flags.workdir, pretrained=flags.pretrained, text_pretrained=flags.text_pretrained)
 
 
 if __name__ == "__main__":

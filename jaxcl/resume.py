@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from jaxcl.build import Parts
 from jaxcl.checkpoint import Checkpoints, Restored, stored_config
 from jaxcl.config import Config, ConfigError, from_earlier, to_dict
 from jaxcl.data import Loader
 from jaxcl.integrity import checksums, differing
+from jaxcl.pretrained import TOWERS
 from jaxcl.report import read_metrics
 from jaxcl.state import TrainState
 from jaxcl.workdir import CHECKPOINTS, CONFIG, METRICS, check_unchanged, keep_aside, read_json
@@ -126,13 +131,54 @@ def with_base(found: Restored, parts: Parts) -> TrainState:
     frozen = parts.base()
     other = differing(found.frozen, checksums(frozen))
     if other:
-        model, text = parts.config.model.pretrained, parts.config.text.pretrained
-        read = [f"{name}.pretrained = {file!r}" for name, file in (("model", model), ("text", text)) if file]
-        source = " or ".join(read) or f"seed = {parts.config.seed}, on another kind of machine or version of jax,"
         raise ConfigError(
-            f"checkpoint {found.step} was trained beside other frozen parameters than {source} gives: {other} differs"
+            f"checkpoint {found.step} was trained beside other frozen parameters than "
+            f"{_origin(parts.config, other.partition('/')[0])} gives: {other} differs"
         )
     return found.state._replace(frozen=frozen)
+
+
+def _origin(config: Config, network: str) -> str:
+    """What the frozen parameters of a network are made of, and what may change them."""
+    setting = TOWERS[network]
+    file = getattr(config, setting).pretrained
+    seed = (
+        f"seed = {config.seed} with jax {jax.__version__} and XLA_FLAGS = {os.environ.get('XLA_FLAGS', '')!r} on this "
+        f"kind of machine ({jax.devices()[0].device_kind})"
+    )
+    named = f"{setting}.pretrained = {file!r}"
+    return (f"{named} or {seed}" if config.model.allow_partial else named) if file else seed
+
+
+def with_moved(config: Config, model: Path | None, text: Path | None) -> Config:
+    """The settings of a run whose frozen weights lie elsewhere now; whether they are the same, `with_base` will say.
+
+    Args:
+        config: of the run.
+        model: where the file of `model.pretrained` is, and that of `text.pretrained` if it was the same; None: there.
+        text: where the file of `text.pretrained` is.
+
+    Returns:
+        The settings with these paths.
+
+    Raises:
+        ConfigError: the run does not read such a file again.
+
+    >>> with_moved(Config(), None, None) == Config()
+    True
+    """
+    if config.model.pretrained == config.text.pretrained:
+        text = text or model
+    for flag, group, path in (("--pretrained", "model", model), ("--text-pretrained", "text", text)):
+        section: Any = getattr(config, group)
+        if path is None:
+            continue
+        if not config.lora.rank or section.pretrained is None:
+            why = f"began without {group}.pretrained" if config.lora.rank else "holds its weights in its checkpoints"
+            raise ConfigError(f"{flag}={path}, but the run {why}; leave it out")
+        section = dataclasses.replace(section, pretrained=str(path.absolute()))
+        config = dataclasses.replace(config, **{group: section})
+    return config
 
 
 def _schedules(config: Config) -> list[str]:

@@ -24,9 +24,10 @@ from jaxcl.interrupt import Interrupt, Interrupted, stopping
 from jaxcl.methods import traits
 from jaxcl.optim import group_table
 from jaxcl.portions import Portions
+from jaxcl.pretrained import random_parts, whole_paths
 from jaxcl.profiling import Profile
 from jaxcl.report import Health, MetricsWriter, Progress, read_metrics
-from jaxcl.resume import begin, check_resumable, saved_config, with_base
+from jaxcl.resume import begin, check_resumable, saved_config, with_base, with_moved
 from jaxcl.state import TrainState
 from jaxcl.teacher import check_apart, remember, remembered
 from jaxcl.usage import MemoryLines, memory_use
@@ -51,6 +52,7 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
     """
     started = time.monotonic()
     _quiet_libraries()
+    config = whole_paths(config)
     check_apart(config, workdir)
     fresh = not resume or newest_step(workdir / CHECKPOINTS) is None
     parts = build(config, remembered(workdir) if resume else None, fresh=fresh)
@@ -62,8 +64,9 @@ def train(config: Config, workdir: Path, *, resume: bool = False, overwrite: boo
         warn_of_stale_negatives(config, len(parts.splits.train))
         table = group_table(parts.like.params, config.optim, parts.like.frozen)
         print(f"workdir: {workdir}\n{batch_line(config)}\n{table}", flush=True)
-        if captions:
-            print(captions, flush=True)
+        for line in (captions, fresh and random_parts(config, parts.like.params)):
+            if line:
+                print(line, flush=True)
         with Interrupt() as interrupt:
             checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
             try:
@@ -243,17 +246,19 @@ class Fit:
                     self._length.see(row[name])
 
 
-def evaluate(workdir: Path) -> dict[str, Any]:
+def evaluate(workdir: Path, *, pretrained: Path | None = None, text_pretrained: Path | None = None) -> dict[str, Any]:
     """Scores the newest checkpoint of a run again, and writes and prints the result.
 
     Args:
         workdir: of the run.
+        pretrained: where the weights lie now beside which it was adapted (LoRA); None: where they lay.
+        text_pretrained: the same of its text tower.
 
     Returns:
         What `summary.json` holds.
 
     Raises:
-        ConfigError: no run, no checkpoint, or one that is still going on.
+        ConfigError: no run, no checkpoint, one that is still going on, or other frozen weights.
     """
     started = time.monotonic()
     _quiet_libraries()
@@ -263,7 +268,7 @@ def evaluate(workdir: Path) -> dict[str, Any]:
             saved = saved_config(workdir)
             if saved is None or not (workdir / CHECKPOINTS).is_dir():
                 raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
-            config = resolve(saved)
+            config = with_moved(resolve(saved), pretrained, text_pretrained)
             fitting = dataclasses.replace(config, mesh=mesh_that_fits(config, jax.device_count()))
             parts = build(fitting, remembered(workdir), fresh=False)
             checkpoints = Checkpoints(workdir / CHECKPOINTS, keep=config.checkpoint.keep)

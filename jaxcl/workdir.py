@@ -29,6 +29,9 @@ _OURS = (CONFIG, TEACHER, CHECKPOINTS, METRICS, f"{METRICS}.[0-9]*", SUMMARY, RE
 # learning-rate schedule, which the caller says
 _FREE_ON_RESUME = ("steps", "log", "eval", "checkpoint", "mesh", "max_nonfinite", "run")
 _FREE_KEYS_ON_RESUME = ("data.workers", "data.root", "optim.offload")
+# Values that mean the same programs, and so the same bits
+_ALIKE = {"batch.images": {"host", "disk"}}
+_FILES = ("model.pretrained", "text.pretrained")
 
 
 class Workdir:
@@ -191,12 +194,23 @@ def check_unchanged(saved: dict[str, Any], given: dict[str, Any]) -> None:
     changed = [
         f"{name} = {after.get(name)!r} (the run has {before.get(name)!r})"
         for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
+        if not _alike(name, before, after)
         and name.split(".")[0] not in _FREE_ON_RESUME
         and name not in _FREE_KEYS_ON_RESUME
     ]
     if changed:
         raise ConfigError(f"--resume with other settings than the run was started with: {'; '.join(changed)}")
+
+
+def _alike(name: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether two values of a setting mean the same steps."""
+    values = before.get(name), after.get(name)
+    if values[0] == values[1] or set(values) <= _ALIKE.get(name, set()):
+        return True
+    if name not in _FILES or None in values:
+        return False
+    # of what LoRA freezes, checksums say whether another file holds the same
+    return bool(after.get("lora.rank")) or len({Path(str(value)).expanduser().absolute() for value in values}) == 1
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -74,7 +74,11 @@ def test_a_value_below_its_range_is_named_with_the_smallest_valid_one(path, item
         ),
         (
             {"batch": {"size": 64, "micro": 9, "mode": "cached"}},
-            r"micro = 9 leaves one image of batch.size = 64 alone; .* valid values of batch.size are 63 and 65$",
+            r"micro = 9 leaves one image of batch.size = 64 .* batch.micro are 8 and 10, of batch.size 63 and 65$",
+        ),
+        (
+            {"batch": {"size": 256, "micro": 85, "mode": "cached"}},
+            r"batch.micro = 85 leaves one image of .*; the nearest valid values of batch.micro are 84 and 86, of batch",
         ),
         ({"batch": {"images": "disk"}}, r"batch.images = 'disk' is read only with batch.mode = 'cached'"),
         ({"batch": {"images": "host"}}, r"batch.images = 'host' is read only with batch.mode = 'cached'"),

@@ -27,7 +27,8 @@ from jaxcl.models.resnet import BasicBlock, ResNet
 from jaxcl.models.vit import ViT
 from jaxcl.optim import group_table, make_optimizer
 from jaxcl.portions import Portions
-from jaxcl.resume import with_base
+from jaxcl.pretrained import whole_paths
+from jaxcl.resume import with_base, with_moved
 from jaxcl.state import make_init_state, state_shardings
 from jaxcl.step import make_train_step
 from jaxcl.teacher import find_teacher
@@ -268,7 +269,7 @@ def test_a_folder_of_checkpoints_holds_what_was_trained_and_checksums_of_the_bas
     equal(found.state, state._replace(frozen=None))
 
 
-def test_a_base_that_is_another_one_than_before_is_refused():
+def test_a_base_that_is_another_one_than_before_is_refused_with_what_it_was_made_of(monkeypatch):
     state, _ = after_two("simclr")
     found = Restored(2, state._replace(frozen=None), {}, {}, checksums(state.frozen))
     config = resolve({"model": {"encoder": "vit_ti", "pretrained": "other.npz"}, "lora": {"rank": 2}})
@@ -276,9 +277,44 @@ def test_a_base_that_is_another_one_than_before_is_refused():
     equal(with_base(found, parts), state)
     other = {**state.frozen["encoder"], "position": state.frozen["encoder"]["position"] + 1e-6}
     parts = dataclasses.replace(parts, base=lambda: {"encoder": other})
+    known = parts
     message = r"checkpoint 2 was trained beside other frozen parameters than model.pretrained = 'other.npz' gives: "
     with pytest.raises(ConfigError, match=message + "encoder/position differs"):
         with_base(found, parts)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_x=1")
+    own = {"text": {"kernel": np.ones(3)}}
+    found = found._replace(frozen={**found.frozen, **checksums(own)})
+    with_text = {"encoder": state.frozen["encoder"], "text": {"kernel": np.zeros(3)}}
+    origin = "other frozen parameters than seed = 0 with jax .* and XLA_FLAGS = '--xla_x=1' .* gives: "
+    for frozen, settings, differs in (
+        (with_text, config, "text/kernel"),
+        ({"encoder": other, **own}, resolve({"lora": {"rank": 2}}), "encoder/position"),
+    ):
+        parts = dataclasses.replace(known, config=settings, base=lambda frozen=frozen: frozen)
+        with pytest.raises(ConfigError, match=f"{origin}{differs} differs"):
+            with_base(found, parts)
+
+
+def test_weights_that_have_moved_are_found_by_a_flag_and_only_where_they_are_read_again():
+    both = {"model": {"encoder": "vit_ti", "pretrained": "/old/a.npz"}, "text": {"pretrained": "/old/a.npz"}}
+    config = resolve({**both, "lora": {"rank": 2}})
+    moved = with_moved(config, Path("/new/a.npz"), None)
+    assert (moved.model.pretrained, moved.text.pretrained) == ("/new/a.npz", "/new/a.npz")
+    moved = with_moved(config, None, Path("/new/b.npz"))
+    assert (moved.model.pretrained, moved.text.pretrained) == ("/old/a.npz", "/new/b.npz")
+    with pytest.raises(ConfigError, match=r"--pretrained=/b.npz, but the run holds its weights in its checkpoints"):
+        with_moved(resolve(both), Path("/b.npz"), None)
+    with pytest.raises(ConfigError, match=r"--text-pretrained=/b.npz, but the run began without text.pretrained"):
+        with_moved(resolve({"model": both["model"], "lora": {"rank": 2}}), None, Path("/b.npz"))
+
+
+def test_settings_of_a_run_name_weights_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = whole_paths(
+        resolve({"model": {"encoder": "vit_ti", "pretrained": "a.npz"}, "text": {"pretrained": "~/b"}})
+    )
+    assert config.model.pretrained == str(tmp_path / "a.npz")
+    assert config.text.pretrained == str(Path.home() / "b")
 
 
 def test_how_much_is_trained_is_printed_before_a_run():

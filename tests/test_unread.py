@@ -32,6 +32,11 @@ def with_(*changes):
             with_(FASHION, {"data": {"label": "subgroup"}}),
             "data.label = 'subgroup' is read only with data.name = 'emoji'",
         ),
+        (
+            {"data": {"statistics": "imagenet", "mean": 0.1}},
+            "data.mean = 0.1 is read only with data.statistics = 'given'; leave it out",
+        ),
+        ({"data": {"statistics": "clip", "std": 0.9}}, "data.std = 0.9 is read only with data.statistics = 'given'"),
         (with_(FASHION, {"data": {"holdout": 0.3}}), "data.holdout = 0.3 is read only with data without a test set"),
         (
             {"data": {"root": "/nope"}},

@@ -98,6 +98,30 @@ def test_resume_for_more_steps_or_with_other_workers_is_allowed():
     workdir.check_unchanged({"steps": 5, "data": {"workers": 0}}, {"steps": 9, "data": {"workers": 2}})
 
 
+def test_resume_takes_images_from_host_or_disk_alike_and_from_the_device_not():
+    images = lambda where: {"batch": {"images": where}}  # noqa: E731
+    workdir.check_unchanged(images("host"), images("disk"))
+    workdir.check_unchanged(images("disk"), images("host"))
+    with pytest.raises(ConfigError, match=r"batch.images = 'device' \(the run has 'host'\)"):
+        workdir.check_unchanged(images("host"), images("device"))
+
+
+@pytest.mark.parametrize("group", ["model", "text"])
+def test_resume_finds_weights_elsewhere_only_where_checksums_tell_whether_they_are_the_same(
+    group, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+
+    def settings(path, rank):
+        return {group: {"pretrained": path}, "lora": {"rank": rank}}
+
+    workdir.check_unchanged(settings("a.npz", 0), settings(str(tmp_path / "a.npz"), 0))
+    workdir.check_unchanged(settings("/old/a.npz", 4), settings("/new/a.npz", 4))
+    for before, after, rank in (("/old/a.npz", "/new/a.npz", 0), (None, "/new/a.npz", 4), ("/old/a.npz", None, 4)):
+        with pytest.raises(ConfigError, match=rf"{group}.pretrained = .* \(the run has "):
+            workdir.check_unchanged(settings(before, rank), settings(after, rank))
+
+
 def test_a_lock_file_that_was_released_while_it_was_opened_is_not_taken_for_the_folder(tmp_path, monkeypatch):
     first = workdir.claim(tmp_path / "run")
     lock, opened = workdir._lock_file, []

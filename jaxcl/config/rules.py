@@ -39,6 +39,11 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             f"model.flavour = {model.flavour!r} is read only with a ViT, not with model.encoder = {model.encoder!r}"
         )
+    for group, pretrained in (("model", model.pretrained), ("text", config.text.pretrained)):
+        if pretrained is not None and not pretrained.strip():
+            raise ConfigError(
+                f"{group}.pretrained = {pretrained!r} is no path; leave it out, or name a file of weights"
+            )
     if model.allow_partial and model.pretrained is None and config.text.pretrained is None:
         raise ConfigError("model.allow_partial = True is read only with model.pretrained or text.pretrained")
     if model.encoder.startswith("vit") and config.data.image_size % model.patch:
@@ -60,9 +65,11 @@ def _check_batch(batch: BatchConfig) -> None:
     elif micro > size:
         raise ConfigError(f"batch.micro = {micro} is above batch.size; the largest valid value is {size}")
     elif size % micro == 1:
+        fits = [value for value in range(2, size + 1) if size % value != 1]
+        near = [*[value for value in fits if value < micro][-1:], next(value for value in fits if value > micro)]
         raise ConfigError(
             f"batch.micro = {micro} leaves one image of batch.size = {size} alone; the nearest valid values of "
-            f"batch.size are {size - 1} and {size + 1}"
+            f"batch.micro are {' and '.join(map(str, near))}, of batch.size {size - 1} and {size + 1}"
         )
 
 

@@ -51,6 +51,7 @@ READERS = (
         lambda c: c.data.name == "fashion_mnist" or c.data.name.startswith("tfds:"),
         "data.name = 'fashion_mnist' or 'tfds:NAME'",
     ),
+    Reader(("data.mean", "data.std"), lambda c: c.data.statistics == "given", "data.statistics = 'given'"),
     Reader(("data.caption",), lambda c: c.data.name.startswith("tfds:"), "data.name = 'tfds:NAME'"),
     Reader(
         ("augment.brightness", "augment.contrast", "augment.saturation", "augment.hue"),

@@ -14,7 +14,6 @@ from jaxcl.config import (
     Config,
     ConfigError,
     DistillConfig,
-    check_divides,
     loss_size,
     micro_size,
     suggestion,
@@ -218,15 +217,22 @@ def _check_keys(config: Config) -> None:
                     "batch norm of a whole batch gives its keys away"
                 )
         return
-    whole, splits = "batch.size" if config.batch.micro is None else "batch.micro", target.key_splits
-    short = config.batch.size % images  # of the last micro-batch, with cached gradients
-    for name, size in ((whole, images), *([("the last micro-batch", short)] if short else [])):
-        check_divides(name, size, "target.key_splits", splits, vary="target.key_splits")
+    splits, short = target.key_splits, config.batch.size % images  # of the last micro-batch, with cached gradients
+    sizes = {"batch.size" if config.batch.micro is None else "batch.micro": images}
+    sizes |= {"the last micro-batch": short} if short else {}
+    fits = [n for n in range(1, min(sizes.values())) if not any(size % n for size in sizes.values())]
+    if splits in fits:
+        return
+    near = [max(parts for parts in fits if parts < splits), *[parts for parts in fits if parts > splits][:1]]
+    known = f"the nearest valid values of target.key_splits are {' and '.join(map(str, near))}"
+    known = known if len(near) > 1 else f"the largest valid value is {near[0]}"
+    for whole, size in sizes.items():
+        if size % splits:
+            raise ConfigError(f"{whole} = {size} is not divisible by target.key_splits = {splits}; {known}")
         if size == splits:
-            largest = max(number for number in range(1, size) if size % number == 0)
             raise ConfigError(
-                f"target.key_splits = {splits} leaves one image a part of {name} = {size}, which has no batch "
-                f"statistics; the largest valid value is {largest}"
+                f"target.key_splits = {splits} leaves one image a part of {whole} = {size}, which has no batch "
+                f"statistics; {known}"
             )
 
 

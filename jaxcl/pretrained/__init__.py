@@ -1,6 +1,6 @@
 """Published weights as the start of a run, under the names of Hugging Face and timm."""
 
 from jaxcl.pretrained.files import open_arrays
-from jaxcl.pretrained.find import find_weights
+from jaxcl.pretrained.find import TOWERS, find_weights, random_parts, whole_paths
 
-__all__ = ["find_weights", "open_arrays"]
+__all__ = ["TOWERS", "find_weights", "open_arrays", "random_parts", "whole_paths"]

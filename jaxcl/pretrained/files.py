@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,13 +38,19 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 class Arrays(Mapping[str, np.ndarray]):
     """Arrays by name, read one by one."""
 
-    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]):
-        """Over a function for each name."""
-        self._readers = dict(readers)
+    def __init__(self, path: Path, readers: Mapping[str, Callable[[], np.ndarray]]):
+        """Over a function for each name in the file at a path."""
+        self._path, self._readers = path, dict(readers)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The array, read now."""
-        return self._readers[name]()
+        read = self._readers[name]
+        with _one_line(f"{name} of {self._path}"):
+            return read()
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a name; nothing is read."""
+        return name in self._readers
 
     def __iter__(self) -> Iterator[str]:
         """The names."""
@@ -72,11 +79,20 @@ def open_arrays(path: Path) -> Arrays:
         why = "may hold a pickle, which can run any code" if path.suffix in PICKLES else "is none of them"
         known = ", ".join(READERS)
         raise ConfigError(f"{path} {why}: weights are read from {known}; save it with safetensors first")
+    with _one_line(str(path)):
+        return Arrays(path, reader(path))
+
+
+@contextlib.contextmanager
+def _one_line(what: str) -> Iterator[None]:
+    """Whatever goes wrong with a file that is not what its name says, as one line."""
     try:
-        return Arrays(reader(path))
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        yield
+    except (ConfigError, MemoryError):
+        raise
+    except Exception as error:  # numpy, zipfile, zlib and json raise almost anything on hostile bytes
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{path} cannot be read: {reason}") from error
+        raise ConfigError(f"{what} cannot be read: {reason}") from error
 
 
 def _file_of(path: Path) -> Path:
@@ -99,8 +115,7 @@ def _read_safetensors(path: Path) -> dict[str, Callable[[], np.ndarray]]:
         length = int.from_bytes(file.read(LENGTH), "little")
         if length > min(size - LENGTH, MAX_HEADER):
             raise ValueError("not a safetensors file, or cut off in its header")
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
+        header = _parsed(file.read(length))
     start = LENGTH + length
     for name, entry in header.items():
         first, last = entry["data_offsets"]
@@ -119,10 +134,50 @@ def _read_safetensors(path: Path) -> dict[str, Callable[[], np.ndarray]]:
     return {name: reader(entry) for name, entry in header.items()}
 
 
+def _parsed(text: bytes) -> dict[str, Any]:
+    """The arrays that a header lists, each with a type that is read, a shape and two offsets."""
+    try:
+        header = json.loads(text)
+    except RecursionError:
+        header = None
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object, as that of safetensors is")
+    header.pop("__metadata__", None)
+    for name, entry in header.items():
+        entry = entry if isinstance(entry, dict) else {}
+        kind, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if not (isinstance(kind, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
+            raise ValueError(f"its header says of {name} no type, shape and two offsets")
+        if kind not in TYPES:
+            raise ValueError(f"{name} has type {kind}, which is not read; save it as float16")
+    return header
+
+
+def _are_sizes(values: Any) -> TypeGuard[list[int]]:
+    """Whether this is a list of whole numbers, none of them below 0."""
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
 def _read_npz(path: Path) -> dict[str, Callable[[], np.ndarray]]:
-    """Numpy's own, which reads a member at a time and refuses pickled objects."""
-    archive = np.load(path, allow_pickle=False)
-    return {name: partial(archive.__getitem__, name) for name in archive.files}
+    """Numpy's own, which reads a member at a time and refuses pickled objects; opened for each, and closed again."""
+    with _archive(path) as archive:
+        names = archive.files
+
+    def read(name: str) -> np.ndarray:
+        with _archive(path) as archive:
+            array = archive[name]
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it is no array of numpy's")
+        return array
+
+    return {name: partial(read, name) for name in names}
+
+
+def _archive(path: Path) -> np.lib.npyio.NpzFile:
+    """The open archive; numpy would offer to read a pickle, and leave a file open that is cut off."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no archive of arrays with names, as numpy.savez writes, or is cut off")
+    return np.load(path, allow_pickle=False)
 
 
 READERS: dict[str, Callable[[Path], dict[str, Callable[[], np.ndarray]]]] = {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcl.config import Config, ConfigError, first_of
+from jaxcl.config import Config, ConfigError, DataConfig, first_of
 from jaxcl.integrity import by_path
-from jaxcl.pretrained.beside import check_settings_beside
+from jaxcl.pretrained.beside import check_settings_beside, folder_of, statistics_beside
 from jaxcl.pretrained.files import Arrays, open_arrays
 from jaxcl.pretrained.fit import Fitted, as_tree, fit, root_of
 from jaxcl.pretrained.resnets import resnets
@@ -16,6 +17,16 @@ from jaxcl.pretrained.rules import Family
 from jaxcl.pretrained.transformers import TEXTS, VITS
 
 _SHOWN = 3  # names of arrays in a message
+_MOVED = "where it lies now says --config.{0}.pretrained with --resume, or --pretrained of jaxcl.evaluate"
+TOWERS = {"encoder": "model", "text": "text"}  # by network, the settings of which it is made
+# where weights of a flavour are, by the names of Hugging Face
+EXAMPLES = {
+    "hf": "google/vit-base-patch16-224",
+    "clip": "openai/clip-vit-base-patch32",
+    "dinov2": "facebook/dinov2-small",
+    "clip_text": "openai/clip-vit-base-patch32",
+    "bert": "sentence-transformers/all-MiniLM-L6-v2",
+}
 
 
 class _Source(NamedTuple):
@@ -29,7 +40,9 @@ class _Source(NamedTuple):
     parts: tuple[str, ...]
 
 
-def find_weights(config: Config, like: Mapping[str, Any], *, check: bool = True) -> Callable[[], dict[str, Any]] | None:
+def find_weights(
+    config: Config, like: Mapping[str, Any], *, check: bool = True, fresh: bool = True
+) -> Callable[[], dict[str, Any]] | None:
     """The weights that the encoder, and the text tower where there is one, start with.
 
     A head of one linear layer between two towers takes the projection of a CLIP file, and the temperature is that of
@@ -39,18 +52,22 @@ def find_weights(config: Config, like: Mapping[str, Any], *, check: bool = True)
         config: `model.pretrained` and `text.pretrained`.
         like: shapes of all variables, `{"params": …, "batch_stats": …}`.
         check: look into the files now; False where a checkpoint will be restored and they may be gone.
+        fresh: whether a run begins, which may still be given other settings.
 
     Returns:
         A function that reads them, says in a line how much of what they fill, and returns as much of the tree of
         variables as they do; None where the config names none.
 
     Raises:
-        ConfigError: no file, names of no known network, other settings than it was made with, or arrays that are
-            missing, unexpected or mis-shaped, unless `model.allow_partial`.
+        ConfigError: no file, or none where a flavour of published weights begins; names of no known network, other
+            settings than it was made with, numbers that are not finite, or arrays that are missing, unexpected or
+            mis-shaped, unless `model.allow_partial`.
 
     >>> find_weights(Config(), {}) is None
     True
     """
+    if fresh:
+        _check_named(config, like.get("params", {}))
     sources = _sources(config, like)
     if not sources:
         return None
@@ -58,15 +75,78 @@ def find_weights(config: Config, like: Mapping[str, Any], *, check: bool = True)
     def load() -> dict[str, Any]:
         leaves: dict[str, Any] = {}
         for source in sources:
-            fitted, title = _fitted(source, config, like)
+            fitted, title = _fitted(source, config, like, fresh=fresh)
             leaves |= fitted.leaves
             print(_sentence(source, title, fitted), flush=True)
+            print(_on_activation(source), end="", flush=True)
+            if source.setting == "model":
+                print(_on_pixels(source.path, config.data), end="", flush=True)
         return as_tree(leaves)
 
     if check:
         for source in sources:
-            _fitted(source, config, like)
+            _fitted(source, config, like, fresh=fresh)
     return load
+
+
+def whole_paths(config: Config) -> Config:
+    """The same settings with paths of weights that mean the same from any folder.
+
+    Args:
+        config: of a run.
+
+    Returns:
+        Settings with absolute paths, for `config.json`.
+
+    >>> whole_paths(Config()) == Config()
+    True
+    """
+    for group in TOWERS.values():
+        section: Any = getattr(config, group)
+        if section.pretrained is not None:
+            path = str(Path(section.pretrained).expanduser().absolute())
+            config = replace(config, **{group: replace(section, pretrained=path)})
+    return config
+
+
+def random_parts(config: Config, networks: Iterable[str]) -> str:
+    """Which networks a run begins with at random weights, and whether these are frozen.
+
+    Args:
+        config: of the run.
+        networks: by name, as in a tree of parameters.
+
+    Returns:
+        A line each, without a line break at the end; empty where a file is named for all of them.
+
+    >>> random_parts(Config(), ["encoder", "head"])
+    'encoder: random weights (model.pretrained is empty)'
+    """
+    rank, lines = config.lora.rank, []
+    for name in networks:
+        if name in TOWERS and not getattr(config, TOWERS[name]).pretrained:
+            frozen = (
+                f", which lora.rank = {rank} freezes: it learns beside a network that knows nothing" if rank else ""
+            )
+            lines.append(f"{name}: random weights ({TOWERS[name]}.pretrained is empty){frozen}")
+    if rank and lines:
+        lines.append(
+            "they are made anew from the seed by --resume and jaxcl.evaluate: keep the version of jax and XLA_FLAGS"
+        )
+    return "\n".join(lines)
+
+
+def _check_named(config: Config, networks: Iterable[str]) -> None:
+    """Raises where a flavour of published weights would begin without them."""
+    for name in networks:
+        setting = TOWERS.get(name)
+        owner: Any = getattr(config, setting) if setting else None
+        if owner and owner.flavour != "plain" and not owner.pretrained:
+            raise ConfigError(
+                f"{setting}.pretrained is empty, but {setting}.flavour = {owner.flavour!r} is a network of published "
+                f"weights: name their file, such as model.safetensors of {EXAMPLES[owner.flavour]} on Hugging Face; "
+                f"{setting}.flavour = 'plain' begins with random weights"
+            )
 
 
 def _sources(config: Config, like: Mapping[str, Any]) -> list[_Source]:
@@ -93,7 +173,7 @@ def _sources(config: Config, like: Mapping[str, Any]) -> list[_Source]:
     return sources
 
 
-def _fitted(source: _Source, config: Config, like: Mapping[str, Any]) -> tuple[Fitted, str]:
+def _fitted(source: _Source, config: Config, like: Mapping[str, Any], *, fresh: bool) -> tuple[Fitted, str]:
     """What a file gives, and what it is."""
     name = f"{source.setting}.pretrained = '{source.path}'"
     try:
@@ -105,15 +185,57 @@ def _fitted(source: _Source, config: Config, like: Mapping[str, Any]) -> tuple[F
                 f"{source.flavour!r}"
             )
         check_settings_beside(source.path, config, source.setting)
-        fitted = fit(arrays, family, by_path(like), source.parts)
+        paths = by_path(like)
+        fitted = fit(arrays, family, paths, source.parts)
     except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        moved = f"; {_MOVED.format(source.setting)}" if not fresh and not source.path.exists() else ""
+        raise ConfigError(f"{name}: {error}{moved}") from error
     if fitted.problem and not config.model.allow_partial:
+        hint = _hint(arrays, family, paths, config.model.patch) if source.setting == "model" else ""
+        hint = hint or ("model.allow_partial = True takes what fits" if fresh else "")
         raise ConfigError(
-            f"{name}, {family.title}, is not what {source.needs} needs: {fitted.problem} "
-            "(model.allow_partial = True takes what fits)"
+            f"{name}, {family.title}, is not what {source.needs} needs: {fitted.problem}" + (hint and f" ({hint})")
         )
     return fitted, family.title
+
+
+def _hint(arrays: Arrays, family: Family, like: Mapping[str, Any], patch: int) -> str:
+    """The setting that would make the first layer fit; empty where it is none."""
+    stem, patches = "params/encoder/stem_conv/kernel", "params/encoder/patches/kernel"
+    rule = next((rule for rule in family.rules if rule.leaf in (stem, patches) and rule.leaf in like), None)
+    name = (root_of(arrays, family) or "") + rule.names[0] if rule else ""
+    if rule is None or name not in arrays or arrays[name].ndim != 4:
+        return ""
+    _, theirs, side, _ = arrays[name].shape
+    shape = like[rule.leaf].shape
+    ours = shape[0] // patch**2 if rule.leaf == patches else shape[2]
+    hints = [f"model.patch = {side} is theirs"] if rule.leaf == patches and side != patch else []
+    if theirs == 3 and ours == 1:
+        hints.append("data.statistics = 'half', 'imagenet' or 'clip' makes three channels of grey images")
+    return "; ".join(hints)
+
+
+def _on_activation(source: _Source) -> str:
+    """A line where weights of CLIP, which exist with two activations, come without a file that says which."""
+    if not source.flavour.startswith("clip") or (folder_of(source.path) / "config.json").is_file():
+        return ""
+    return (
+        f"note: no config.json beside {source.path} says which activation it was trained with; "
+        f"{source.setting}.flavour = {source.flavour!r} means quick_gelu\n"
+    )
+
+
+def _on_pixels(path: Path, data: DataConfig) -> str:
+    """A line where pixels are not normalised as the weights expect, as far as one can tell."""
+    told = statistics_beside(path)
+    means_half = data.statistics == "given" and data.mean == data.std == 0.5
+    used = "half" if means_half else data.statistics
+    given = f"data.mean = {data.mean} and data.std = {data.std}" if used == "given" else f"data.statistics = {used!r}"
+    if told and told[0] != used:
+        return f"note: {told[1]} beside the weights says data.statistics = {told[0]!r}, but pixels follow {given}\n"
+    if used == "given":
+        return f"note: pixels follow {given}, as no published weights expect them: see data.statistics\n"
+    return ""
 
 
 def _family(arrays: Arrays, families: tuple[Family, ...]) -> Family:
@@ -121,7 +243,9 @@ def _family(arrays: Arrays, families: tuple[Family, ...]) -> Family:
     for family in families:
         if root_of(arrays, family) is not None:
             return family
-    titles = ", ".join(family.title for family in families)
+    titles = ", ".join(dict.fromkeys(family.title for family in families))
+    if not arrays:
+        raise ConfigError(f"it holds no arrays; those of {titles} are known")
     raise ConfigError(f"its arrays ({first_of(list(arrays), _SHOWN)}) have the names of none of {titles}")
 
 

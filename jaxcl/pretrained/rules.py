@@ -115,15 +115,3 @@ def tokens(pad: int, start: int, end: int) -> Change:
 def zeros(arrays: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """A bias that the original does not have."""
     return np.zeros(shape, np.float32)
-
-
-def depth_of(names: Iterable[str], pattern: str) -> int:
-    """How many layers a file has, by the names of one array of each.
-
-    >>> depth_of(["layer.0.bias", "layer.1.bias"], "layer.{}.bias")
-    2
-    """
-    known, number = set(names), 0
-    while pattern.format(number) in known:
-        number += 1
-    return number

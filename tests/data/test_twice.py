@@ -47,6 +47,22 @@ def test_both_passes_yield_the_micro_batches_of_a_batch_in_memory_also_in_a_late
         assert_same(again, Held(rows, portions))
 
 
+def test_a_run_that_held_its_batches_goes_on_with_micro_batches_from_the_disk_and_the_other_way_round(few):
+    portions = Portions(13, 4)
+    held, twice = loader(few), loader(few, portions)
+    for _ in range(3):
+        next(held)
+        again = next(twice)
+        assert_same(again, list(again))
+    assert held.position() == twice.position()
+    onwards, back = loader(few, portions), loader(few)
+    onwards.restore(held.position())
+    back.restore(twice.position())
+    expected = next(held)
+    assert_same(next(onwards), Held(expected, portions))
+    assert_same([next(back)], [expected])
+
+
 def test_worker_processes_read_the_same(few):
     portions = Portions(13, 4)
     one, other = next(loader(few, portions)), loader(few, portions, workers=2)

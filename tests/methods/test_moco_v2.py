@@ -174,11 +174,30 @@ def test_a_batch_that_does_not_split_is_an_error_that_names_both_numbers(variabl
         ),
         ({"target": {"key_splits": 7}}, r"batch.size = 512 .* valid values of target.key_splits are 4 and 8"),
         ({"target": {"key_splits": 16}, "batch": {"size": 64, "micro": 16}}, r"largest valid value is 8$"),
+        (
+            {"target": {"key_splits": 8}, "batch": {"size": 20, "micro": 16, "mode": "cached"}},
+            r"the last micro-batch = 4 is not divisible by target.key_splits = 8; the largest valid value is 2$",
+        ),
+        (
+            {"target": {"key_splits": 4}, "batch": {"size": 20, "micro": 16, "mode": "cached"}},
+            r"leaves one image a part of the last micro-batch = 4, .*; the largest valid value is 2$",
+        ),
+        (
+            {"target": {"key_splits": 4}, "batch": {"size": 14, "micro": 12, "mode": "cached"}},
+            r"the last micro-batch = 2 is not divisible by target.key_splits = 4; the largest valid value is 1$",
+        ),
     ],
 )
 def test_keys_that_would_be_given_away_are_refused_before_anything_compiles(settings, message):
     with pytest.raises(ConfigError, match=message):
         methods.check(resolve({"method": "moco_v2", "queue": {"size": 64}, **settings}), has_labels=False)
+
+
+@pytest.mark.parametrize(("size", "micro", "splits"), [(20, 16, 2), (14, 12, 1), (64, 16, 8), (512, None, 4)])
+def test_the_parts_that_an_error_offers_are_accepted(size, micro, splits):
+    batch = {"size": size, "micro": micro, "mode": "cached" if micro else "accumulate"}
+    settings = {"target": {"key_splits": splits}, "batch": batch, "queue": {"size": 64}}
+    methods.check(resolve({"method": "moco_v2", **settings}), has_labels=False)
 
 
 def test_group_norm_everywhere_needs_no_parts():
