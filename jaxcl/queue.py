@@ -221,8 +221,8 @@ def _compact(q: Queue, filled: Int[Array, ""], new_size: int) -> Queue:
 def unit(values: Float[Array, "b d"]) -> Float[Array, "b d"]:
     """Rows divided by their norm, in float32: half-precision squares overflow.
 
-    >>> unit(jnp.array([[3.0, 4.0]])).round(3).tolist()
-    [[0.6, 0.8]]
+    >>> unit(jnp.array([[0.0, 4.0]])).tolist()
+    [[0.0, 1.0]]
     """
     values = values.astype(jnp.float32)
     return values * lax.rsqrt(jnp.sum(values * values, axis=1, keepdims=True) + EPS)

@@ -75,5 +75,5 @@ def test_a_number_that_is_not_finite_is_found_where_it_waits():
     run = a_run("adamw", offload=True)
     state = run.first()
     assert first_non_finite(state) is None
-    broken = jax.tree.map(lambda x: jax.device_put(np.full(x.shape, np.nan, x.dtype), x.sharding), state.opt_state)
+    broken = jax.tree.map(lambda x: jax.device_put(np.full(x.shape, np.nan, np.float32), x.sharding), state.opt_state)
     assert "opt_state" in first_non_finite(state._replace(opt_state=broken))

@@ -17,7 +17,7 @@ import optax
 from jaxcl import hostqueue
 from jaxcl.blockwise import make_blockwise
 from jaxcl.cached import make_programs
-from jaxcl.config import BatchConfig, Config, LossConfig, QueueConfig
+from jaxcl.config import BatchConfig, Config, LossConfig, ModelConfig, QueueConfig
 from jaxcl.hosted import HostedStep
 from jaxcl.losses import mean_infonce
 from jaxcl.mesh import make_mesh
@@ -127,6 +127,7 @@ def _run(scale: Scale, *, moments: bool, queue: bool) -> tuple[Any, int | None]:
     """What some steps leave, on the host, and the bytes of the device that were in use between them."""
     images, dim, mesh = scale.images, scale.dim, make_mesh(1)
     config = Config(
+        model=ModelConfig(head_dim=dim),
         loss=LossConfig(top_k=scale.top_k),
         queue=QueueConfig(size=scale.queue, offload=queue),
         batch=BatchConfig(size=images, micro=images // 4, mode="cached", images="host"),
