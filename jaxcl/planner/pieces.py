@@ -20,8 +20,11 @@ STEP = "step"
 USES = {
     "encode": (ACTIVATIONS, PARAMETERS),
     "loss": (SIMILARITY, SIMILARITY),
+    **dict.fromkeys(("queue begin", "queue visit", "queue pull", "queue add"), (SIMILARITY, SIMILARITY)),
+    "queue write": (QUEUE, QUEUE),
     "replay": (ACTIVATIONS, PARAMETERS),
 }
+BLOCK_BY_BLOCK = ("queue visit", "queue pull")  # of a queue on the host
 
 
 class Piece(NamedTuple):
@@ -65,7 +68,7 @@ def pieces_of(blueprint: Blueprint) -> list[Piece]:
 
 def _hosted(blueprint: Blueprint, step: HostedStep, batch: dict[str, Any]) -> list[Piece]:
     """The programs of `jaxcl.hosted`, whose loop says what is alive beside the arguments of each."""
-    given, config = step.arguments(batch), blueprint.config
+    given, config, queue = step.arguments(batch), blueprint.config, blueprint.like.queue
     count = config.batch.size / micro_size(config)
     micro, statistics = device_bytes(given.encode[5]), device_bytes(blueprint.like.batch_stats)
     rows = device_bytes((batch["id"], batch["label"]))
@@ -81,14 +84,35 @@ def _hosted(blueprint: Blueprint, step: HostedStep, batch: dict[str, Any]) -> li
             GRADIENTS: gradients,
             PARAMETERS: 2 * statistics,
         },
-        "update": {BATCH: rows, SIMILARITY: embeddings + problem, GRADIENTS: gradients, PARAMETERS: statistics},
+        "update": {
+            BATCH: rows,
+            SIMILARITY: embeddings + problem,
+            GRADIENTS: gradients,
+            PARAMETERS: statistics,
+            OPTIMIZER: waiting_bytes(blueprint.like.opt_state),  # it comes for this program alone
+        },
     }
     pieces = []
     for name, (function, arguments) in step.lowerable(batch).items():
-        live = _state_bytes(blueprint.like) + Counter(beside.get(name, beside["update"]))
+        more = beside.get(name, beside["loss"])
+        live = _state_bytes(blueprint.like) + Counter(more)
+        if config.queue.offload and (name == "loss" or name not in beside):
+            live += _of_blocks(blueprint, name, arguments)
         calls = count if name in ("encode", "replay") else 1.0
+        if name in BLOCK_BY_BLOCK:
+            calls = float(len(queue.values) - 1)  # the first block goes with the loss
         pieces.append(Piece(name, function, arguments, calls, live, *USES.get(name, (OTHER, OTHER))))
     return pieces
+
+
+def _of_blocks(blueprint: Blueprint, name: str, arguments: tuple[Any, ...]) -> Counter[str]:
+    """What a program of a queue on the host needs besides state and batch: two blocks, and what they were met with."""
+    block = waiting_bytes(blueprint.like.queue.values[0])
+    own = 1 if name in ("queue write", "queue push") else 4  # the queue; or state, embeddings, ids and labels
+    handed = jax.tree.leaves(arguments[own:])
+    blocks = [leaf for leaf in handed if leaf.shape == blueprint.like.queue.values[0].shape]
+    rest = device_bytes(handed) - device_bytes(blocks)
+    return Counter({QUEUE: 2 * block if blocks else 0, SIMILARITY: rest})
 
 
 def loss_piece(blueprint: Blueprint) -> Piece:

@@ -116,7 +116,7 @@ def _promises(config: Config, parts: dict[str, int]) -> list[tuple[float, dict[s
     else:
         found.append((of[ACTIVATIONS] / 2, {"batch.micro": max(micro // 2, 2)}))
         found.append((of[BATCH] if batch.images == "device" else 0, {"batch.images": "host"}))
-    if _stacked(config) and model.remat in (False, "none", "dots"):
+    if _stacked(config) and model.remat != REMAT:
         found.append((of[ACTIVATIONS] * 0.6, {"model.remat": REMAT}))
     if model.dtype == "float32":
         found.append((of[ACTIVATIONS] * 0.5, {"model.dtype": "bfloat16"}))
@@ -125,8 +125,10 @@ def _promises(config: Config, parts: dict[str, int]) -> list[tuple[float, dict[s
         found.append((of[SIMILARITY] * 0.3 if loss.impl != "dense" else 0, {"loss.block_size": STRIP}))
     if not config.lora.rank:
         found.append(((of[GRADIENTS] + of[OPTIMIZER]) * 0.9, {"lora.rank": RANK}))
-    if hasattr(OptimConfig(), "offload") and not getattr(config.optim, "offload", True):
+    if not config.optim.offload:
         found.append((of[OPTIMIZER], {"optim.offload": True}))
+    if config.queue.size and not config.queue.offload:
+        found.append((of[QUEUE], {"queue.offload": True}))
     if config.queue.size and config.queue.dtype == "float32":
         found.append((of[QUEUE] / 2, {"queue.dtype": "float16"}))
     return found

@@ -138,8 +138,8 @@ def _block(row: Row, target: Target) -> str:
         verdict = "fits" if row.fits else f"does not fit: {size(row.peak_bytes - row.limit_bytes)} too much"
         lines.append(f"  {'peak, a device':<28}{size(row.peak_bytes):>12}   {verdict}")
         lines += [_part(row, part) for part in PARTS if row.parts[part]]
-    lines.append(f"  {'host':<28}{size(row.host_bytes):>12}   two batches, and what waits there")
-    lines += ["", f"  {'program':<10}{'calls':>8}{'temp':>12}{'arguments':>12}{'beside':>12}{'peak':>12}{'TFLOP':>11}"]
+    lines.append(f"  {'host':<28}{size(row.host_bytes):>12}   batches read ahead, and what waits there")
+    lines += ["", f"  {'program':<12}{'calls':>8}{'temp':>12}{'arguments':>12}{'beside':>12}{'peak':>12}{'TFLOP':>11}"]
     lines += [_program(program) for program in row.programs]
     return "\n".join([*lines, "", _time(row, target)])
 
@@ -158,10 +158,10 @@ def _part(row: Row, part: str) -> str:
 def _program(program: Any) -> str:
     """A line of the programs."""
     if program.reason:
-        return f"  {program.name:<10}{program.calls:>8g}   {program.reason}"
+        return f"  {program.name:<12}{program.calls:>8g}   {program.reason}"
     sizes = (program.temp_bytes, program.argument_bytes, program.other_bytes, program.peak_bytes)
     figures = "".join(f"{size(value):>12}" for value in sizes)
-    return f"  {program.name:<10}{program.calls:>8g}{figures}{program.flops / 1e12:>11.3f}"
+    return f"  {program.name:<12}{program.calls:>8g}{figures}{program.flops / 1e12:>11.3f}"
 
 
 def _time(row: Row, target: Target) -> str:

@@ -231,3 +231,18 @@ def test_the_large_batch_of_a_vit_is_drawn_without_its_data_and_without_memory(v
     assert pieces["replay"].calls == 128
     assert pieces["loss"].live["similarity_and_selection"] == 8192 * 512 * 4
     assert (pieces["replay"].live["gradients"] < 2**23) is bool(variant)
+
+
+def test_what_waits_on_the_host_is_on_the_device_for_its_own_program_alone():
+    sizes = {"queue.size": 70_000, "model.head_dim": 32}  # three blocks of 32,768 rows, the last not full
+    config = tiny("simclr", "hosted", **sizes, **{"queue.offload": True, "optim.offload": True})
+    pieces = {piece.name: piece for piece in pieces_of(drawn(config))}
+    blueprint = drawn(config)
+    moments, block = waiting_bytes(blueprint.like.opt_state), waiting_bytes(blueprint.like.queue.values[0])
+    assert block == 32_768 * 32 * 2
+    for name, piece in pieces.items():
+        assert (piece.live["optimizer"] >= moments) == (name == "update")
+        blocks = 2 * block if name in ("loss", "queue visit", "queue pull", "queue write") else 0
+        assert blocks <= piece.live["queue"] < blocks + block  # beside groups and counters
+        assert sum(piece.live.values()) >= device_bytes(piece.arguments)
+    assert pieces["queue visit"].calls == pieces["queue pull"].calls == 2
