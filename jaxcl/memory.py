@@ -3,6 +3,7 @@
 python -m jaxcl.memory --config=configs/vit_b32_stream.py --target=rtx3070-8gb
 python -m jaxcl.memory --config=configs/vit_b32_stream.py --target=a100-80gb --embeddings=8192,65536 --json
 python -m jaxcl.memory --config=configs/vit_ti.py --target=rtx3060-12gb --fit
+python -m jaxcl.memory --config=configs/vit_b32_stream.py --target=a100-80gb --vs=torch
 
 N counts embeddings: of SimCLR two an image. Nothing is trained, no data is read, no memory is taken.
 """
@@ -15,12 +16,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from jaxcl.command import Parser, guarded, leave, refuse_repeated
+from jaxcl.command import Parser, folder, guarded, leave, refuse_repeated
 from jaxcl.config import Config, ConfigError, describe, load_config, resolve
 
 _OVERRIDE = "--config."
+VERSUS = "runs/versus"
 BUDGET = 40.0  # seconds, so that the whole command takes less than a minute
 
 
@@ -39,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The flags, with `--config.a.b=v` collected in `overrides`."""
     overrides = [item.removeprefix(_OVERRIDE) for item in arguments if item.startswith(_OVERRIDE)]
-    refuse_repeated(arguments, ("--config", "--target", "--embeddings", "--devices"))
+    refuse_repeated(arguments, ("--config", "--target", "--embeddings", "--devices", "--vs", "--out"))
     parser = Parser(
         prog="python -m jaxcl.memory",
         description=(__doc__ or "").strip(),
@@ -54,6 +57,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--devices", type=int, metavar="N", help="devices that there are; left out: as many as mesh.shape names")
     add("--fit", action="store_true", help="find the largest batch.size that fits")
     add("--seconds", type=float, default=BUDGET, help=f"for settings that save memory [{BUDGET:g}]; 0: none is tried")
+    add(
+        "--vs",
+        choices=("torch",),
+        help="beside PyTorch: dense, streaming and cached, over N = 512 … 65,536, and a plot",
+    )
+    add("--out", metavar="DIR", help=f"with --vs: folder of the plot and the numbers [{VERSUS}]")
     add("--json", action="store_true", help="print one array of rows instead of the table")
     add(f"{_OVERRIDE}SETTING=VALUE", action="store_true", dest="_", help="change one setting, listed below")
     flags = parser.parse_args([item for item in arguments if not item.startswith(_OVERRIDE)])
@@ -65,6 +74,10 @@ def _run(flags: argparse.Namespace) -> None:
     """Everything after the flags."""
     begun = time.monotonic()
     config, sizes = resolve(load_config(flags.config, flags.overrides)), _sizes(flags.embeddings)
+    if flags.out and not flags.vs:
+        raise ConfigError(f"--out={flags.out} is the folder of --vs=torch, which is not asked for")
+    if flags.vs and flags.fit:
+        raise ConfigError("--fit and --vs=torch are two questions; ask one at a time")
     if flags.devices is not None and flags.devices < 1:
         raise ConfigError(f"--devices={flags.devices}: at least 1")
     shape = config.mesh.shape
@@ -76,6 +89,9 @@ def _run(flags: argparse.Namespace) -> None:
 
     target = find_target(flags.target)
     planner = _Planner(config, target, flags)
+    if flags.vs:
+        planner.versus([size for size in sizes if size], folder(flags.out or VERSUS), as_json=flags.json)
+        return
     rows = [planner.row(number) for number in sizes]
     notes = [note for note in (target.note, *planner.notes, *assumptions(config)) if note]
     fit = planner.fit() if flags.fit else None
@@ -130,6 +146,21 @@ class _Planner:
         unit = batch_unit(self._config, self._devices)
         limit = self._target.limit_bytes
         return largest(peak_of, limit, start=self._config.batch.size, unit=unit, smallest=max(unit, 2))
+
+    def versus(self, embeddings: list[int], out: Path, *, as_json: bool) -> None:
+        """Prints the comparison with PyTorch; empty: over all N."""
+        from jaxcl.planner.versus import EMBEDDINGS, PLOT, table, versus
+        from jaxcl.report import Stages
+
+        how = f"compiled for {self._target.name}"
+        with Stages() as tell:
+            peaks = versus(
+                self._config, self._peak, embeddings=embeddings or EMBEDDINGS, how=how, folder=out, tell=tell
+            )
+        if as_json:
+            print(json.dumps([peak._asdict() for peak in peaks], indent=1))
+            return
+        print("\n".join([*self.notes, table(peaks), f"\nplot: {out / PLOT}"]))
 
     def _peak(self, config: Config) -> int | None:
         """Bytes of a device; None where the compiler refuses."""

@@ -68,7 +68,8 @@ def pieces_of(blueprint: Blueprint) -> list[Piece]:
 
 def _hosted(blueprint: Blueprint, step: HostedStep, batch: dict[str, Any]) -> list[Piece]:
     """The programs of `jaxcl.hosted`, whose loop says what is alive beside the arguments of each."""
-    given, config, queue = step.arguments(batch), blueprint.config, blueprint.like.queue
+    given, config = step.arguments(batch), blueprint.config
+    queue: Any = blueprint.like.queue
     count = config.batch.size / micro_size(config)
     micro, statistics = device_bytes(given.encode[5]), device_bytes(blueprint.like.batch_stats)
     rows = device_bytes((batch["id"], batch["label"]))
@@ -97,7 +98,7 @@ def _hosted(blueprint: Blueprint, step: HostedStep, batch: dict[str, Any]) -> li
         more = beside.get(name, beside["loss"])
         live = _state_bytes(blueprint.like) + Counter(more)
         if config.queue.offload and (name == "loss" or name not in beside):
-            live += _of_blocks(blueprint, name, arguments)
+            live += _of_blocks(queue, name, arguments)
         calls = count if name in ("encode", "replay") else 1.0
         if name in BLOCK_BY_BLOCK:
             calls = float(len(queue.values) - 1)  # the first block goes with the loss
@@ -105,14 +106,13 @@ def _hosted(blueprint: Blueprint, step: HostedStep, batch: dict[str, Any]) -> li
     return pieces
 
 
-def _of_blocks(blueprint: Blueprint, name: str, arguments: tuple[Any, ...]) -> Counter[str]:
+def _of_blocks(queue: Any, name: str, arguments: tuple[Any, ...]) -> Counter[str]:
     """What a program of a queue on the host needs besides state and batch: two blocks, and what they were met with."""
-    block = waiting_bytes(blueprint.like.queue.values[0])
     own = 1 if name in ("queue write", "queue push") else 4  # the queue; or state, embeddings, ids and labels
-    handed = jax.tree.leaves(arguments[own:])
-    blocks = [leaf for leaf in handed if leaf.shape == blueprint.like.queue.values[0].shape]
+    handed, block = jax.tree.leaves(arguments[own:]), queue.values[0]
+    blocks = [leaf for leaf in handed if leaf.shape == block.shape]
     rest = device_bytes(handed) - device_bytes(blocks)
-    return Counter({QUEUE: 2 * block if blocks else 0, SIMILARITY: rest})
+    return Counter({QUEUE: 2 * waiting_bytes(block) if blocks else 0, SIMILARITY: rest})
 
 
 def loss_piece(blueprint: Blueprint) -> Piece:

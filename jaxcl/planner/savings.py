@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from jaxcl import methods
 from jaxcl.config import Config, ConfigError, micro_size
-from jaxcl.config.settings import ModelConfig, OptimConfig
 from jaxcl.planner.parts import ACTIVATIONS, BATCH, GRADIENTS, OPTIMIZER, QUEUE, SIMILARITY
 from jaxcl.planner.plan import Row, with_settings
 
@@ -16,7 +15,7 @@ MICRO = 64  # images of a first micro-batch
 RANK = 8  # of low-rank adaptation
 STRIP = 32  # anchors of a small strip
 # what `model.remat` is called where blocks are computed again
-REMAT = True if isinstance(ModelConfig().remat, bool) else "blocks"
+REMAT = "blocks"
 
 
 class Saving(NamedTuple):
