@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcl.config import Config, ConfigError, DataConfig, first_of
+from jaxcl.config import Config, ConfigError, first_of
 from jaxcl.integrity import by_path
-from jaxcl.pretrained.beside import check_settings_beside, folder_of, statistics_beside
+from jaxcl.pretrained.beside import check_settings_beside
 from jaxcl.pretrained.files import Arrays, open_arrays
 from jaxcl.pretrained.fit import Fitted, as_tree, fit, root_of
+from jaxcl.pretrained.notes import hint_for, notes
 from jaxcl.pretrained.resnets import resnets
 from jaxcl.pretrained.rules import Family
 from jaxcl.pretrained.transformers import TEXTS, VITS
@@ -78,9 +79,8 @@ def find_weights(
             fitted, title = _fitted(source, config, like, fresh=fresh)
             leaves |= fitted.leaves
             print(_sentence(source, title, fitted), flush=True)
-            print(_on_activation(source), end="", flush=True)
-            if source.setting == "model":
-                print(_on_pixels(source.path, config.data), end="", flush=True)
+            for note in notes(source.path, config, source.setting):
+                print(f"note: {note}", flush=True)
         return as_tree(leaves)
 
     if check:
@@ -191,51 +191,12 @@ def _fitted(source: _Source, config: Config, like: Mapping[str, Any], *, fresh: 
         moved = f"; {_MOVED.format(source.setting)}" if not fresh and not source.path.exists() else ""
         raise ConfigError(f"{name}: {error}{moved}") from error
     if fitted.problem and not config.model.allow_partial:
-        hint = _hint(arrays, family, paths, config.model.patch) if source.setting == "model" else ""
+        hint = hint_for(arrays, family, paths, config.model.patch) if source.setting == "model" else ""
         hint = hint or ("model.allow_partial = True takes what fits" if fresh else "")
         raise ConfigError(
             f"{name}, {family.title}, is not what {source.needs} needs: {fitted.problem}" + (hint and f" ({hint})")
         )
     return fitted, family.title
-
-
-def _hint(arrays: Arrays, family: Family, like: Mapping[str, Any], patch: int) -> str:
-    """The setting that would make the first layer fit; empty where it is none."""
-    stem, patches = "params/encoder/stem_conv/kernel", "params/encoder/patches/kernel"
-    rule = next((rule for rule in family.rules if rule.leaf in (stem, patches) and rule.leaf in like), None)
-    name = (root_of(arrays, family) or "") + rule.names[0] if rule else ""
-    if rule is None or name not in arrays or arrays[name].ndim != 4:
-        return ""
-    _, theirs, side, _ = arrays[name].shape
-    shape = like[rule.leaf].shape
-    ours = shape[0] // patch**2 if rule.leaf == patches else shape[2]
-    hints = [f"model.patch = {side} is theirs"] if rule.leaf == patches and side != patch else []
-    if theirs == 3 and ours == 1:
-        hints.append("data.statistics = 'half', 'imagenet' or 'clip' makes three channels of grey images")
-    return "; ".join(hints)
-
-
-def _on_activation(source: _Source) -> str:
-    """A line where weights of CLIP, which exist with two activations, come without a file that says which."""
-    if not source.flavour.startswith("clip") or (folder_of(source.path) / "config.json").is_file():
-        return ""
-    return (
-        f"note: no config.json beside {source.path} says which activation it was trained with; "
-        f"{source.setting}.flavour = {source.flavour!r} means quick_gelu\n"
-    )
-
-
-def _on_pixels(path: Path, data: DataConfig) -> str:
-    """A line where pixels are not normalised as the weights expect, as far as one can tell."""
-    told = statistics_beside(path)
-    means_half = data.statistics == "given" and data.mean == data.std == 0.5
-    used = "half" if means_half else data.statistics
-    given = f"data.mean = {data.mean} and data.std = {data.std}" if used == "given" else f"data.statistics = {used!r}"
-    if told and told[0] != used:
-        return f"note: {told[1]} beside the weights says data.statistics = {told[0]!r}, but pixels follow {given}\n"
-    if used == "given":
-        return f"note: pixels follow {given}, as no published weights expect them: see data.statistics\n"
-    return ""
 
 
 def _family(arrays: Arrays, families: tuple[Family, ...]) -> Family:

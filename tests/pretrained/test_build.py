@@ -62,7 +62,7 @@ def saves(self, state, first):
 
 
 def test_a_run_beside_frozen_weights_that_moved_goes_on_and_is_scored_with_them_and_with_no_others(
-    monkeypatch, tmp_path
+    monkeypatch, tmp_path, capsys
 ):
     shrink(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -72,6 +72,7 @@ def test_a_run_beside_frozen_weights_that_moved_goes_on_and_is_scored_with_them_
     shutil.copy(FIXTURES / "hf_dinov2.safetensors", old)
     small = {"method": "simclr", "lora": {"rank": 2}, "steps": 3}
     first = training.train(a_run("old.safetensors", **small), run)
+    assert "random" not in capsys.readouterr().out
     assert json.loads((run / "config.json").read_text())["model"]["pretrained"] == str(old)
     old.rename(new)
     with pytest.raises(
@@ -85,3 +86,12 @@ def test_a_run_beside_frozen_weights_that_moved_goes_on_and_is_scored_with_them_
     shutil.copy(FIXTURES / "timm_dinov2.safetensors", old)
     with pytest.raises(ConfigError, match=r"other frozen parameters than model.pretrained = '.*old.*' gives: encoder/"):
         training.train(a_run("old.safetensors", **small), run, resume=True)
+
+
+def test_a_run_says_that_its_frozen_encoder_is_random(monkeypatch, tmp_path, capsys):
+    shrink(monkeypatch)
+    monkeypatch.setattr(training.Fit, "run", saves)
+    monkeypatch.setattr(training, "finish", lambda *_: {})
+    config = {"model": {"encoder": "vit_ti", "head_hidden": 8, "head_dim": 4}, "lora": {"rank": 2}, "steps": 3}
+    training.train(a_run("left.out", method="simclr", **config), tmp_path / "run")
+    assert "encoder: random weights (model.pretrained is empty), which lora.rank = 2 freezes" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from test_equal import FIXTURES
 
 from jaxcl.config import ConfigError, resolve, to_dict
 from jaxcl.pretrained import find_weights, open_arrays, random_parts
+from jaxcl.pretrained.files import Arrays
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +150,15 @@ def test_a_file_without_arrays_says_so(tmp_path):
     np.savez(tmp_path / "weights.npz")
     with pytest.raises(ConfigError, match="it holds no arrays; those of image tower of CLIP"):
         look(a_config("hf_vit", tmp_path / "weights.npz"))
+
+
+def test_each_array_of_a_file_is_read_once_when_it_is_looked_into(monkeypatch):
+    reads, read = Counter(), Arrays.__getitem__
+    monkeypatch.setattr(Arrays, "__getitem__", lambda self, name: reads.update([name]) or read(self, name))
+    look(a_config("hf_vit", FIXTURES / "hf_vit.safetensors"))
+    del reads["embeddings.cls_token"]  # the first, which the type checker of the tests reads at every call
+    assert len(reads) == 37
+    assert set(reads.values()) == {1}
 
 
 def test_a_name_before_all_arrays_is_found_and_what_stands_outside_is_another_network(tmp_path, capsys):
