@@ -71,6 +71,17 @@ def test_moments_are_on_a_device_during_the_update_alone():
     assert seen["update"] == before + 3 * leaves  # and two moments
 
 
+def test_no_program_but_the_update_is_handed_the_moments():
+    run = a_run("adamw", offload=True)
+    kernel = run.like.params["head"]["dense1"]["kernel"].shape
+    for name, (program, given) in run.step.lowerable(a_batch(0)).items():
+        leaves = jax.tree.leaves(given)
+        # parameters, gradient, two moments
+        assert sum(x.shape == kernel for x in leaves) == {"encode": 1, "loss": 0, "replay": 2, "update": 4}[name]
+        size = program.lower(*given).compile().memory_analysis().argument_size_in_bytes
+        assert size <= sum(x.size * x.dtype.itemsize for x in leaves)
+
+
 def test_a_number_that_is_not_finite_is_found_where_it_waits():
     run = a_run("adamw", offload=True)
     state = run.first()
