@@ -15,7 +15,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 from jaxcl.command import Parser, guarded, leave, refuse_repeated
 from jaxcl.config import Config, ConfigError, describe, load_config, resolve
@@ -68,10 +69,17 @@ def _run(flags: argparse.Namespace) -> None:
     if flags.devices is not None and flags.devices < 1:
         raise ConfigError(f"--devices={flags.devices}: at least 1")
     shape = config.mesh.shape
-    count = flags.devices or abs(shape.data) * abs(shape.model)
-    _before_jax(count)
+    _before_jax(flags.devices or abs(shape.data) * abs(shape.model))
+    from jaxcl.planner.silence import silenced
+
+    with silenced():
+        found = _find(config, sizes, flags, begun)
+    print(_as_json(found) if flags.json else _as_text(found, flags.seconds))
+
+
+def _find(config: Config, sizes: Sequence[int | None], flags: argparse.Namespace, begun: float) -> _Found:
+    """Plans all that is asked for."""
     from jaxcl.planner.facts import assumptions
-    from jaxcl.planner.table import as_json, fit_text, plan_table, savings_text
     from jaxcl.planner.targets import find_target
 
     target = find_target(flags.target)
@@ -81,16 +89,39 @@ def _run(flags: argparse.Namespace) -> None:
     fit = planner.fit() if flags.fit else None
     left = flags.seconds - (time.monotonic() - begun)
     savings = planner.savings(rows[-1], left) if flags.seconds else None
-    if flags.json:
-        last = len(rows) - 1
-        found = [as_json(row, target, notes, savings if i == last else None, fit) for i, row in enumerate(rows)]
-        print(json.dumps(found, indent=1))
-        return
-    print(plan_table(rows, target, notes))
-    if savings is not None:
-        print(f"\n{savings_text(savings, flags.seconds)}")
-    if fit is not None:
-        print(f"\n{fit_text(fit, planner.views, rows[-1].limit_bytes, target)}")
+    return _Found(rows, target, notes, savings, fit, planner.views)
+
+
+def _as_json(found: _Found) -> str:
+    """One array; savings stand in the last row."""
+    from jaxcl.planner.table import as_json
+
+    last, (rows, target, notes, savings, fit, _) = len(found.rows) - 1, found
+    return json.dumps(
+        [as_json(row, target, notes, savings if i == last else None, fit) for i, row in enumerate(rows)], indent=1
+    )
+
+
+def _as_text(found: _Found, seconds: float) -> str:
+    """The tables, and what was looked for besides."""
+    from jaxcl.planner.table import fit_text, plan_table, savings_text
+
+    texts = [plan_table(found.rows, found.target, found.notes)]
+    texts += [] if found.savings is None else [savings_text(found.savings, seconds)]
+    if found.fit is not None:
+        texts.append(fit_text(found.fit, found.views, found.rows[-1].limit_bytes, found.target))
+    return "\n\n".join(texts)
+
+
+class _Found(NamedTuple):
+    """All that is printed: rows, their target, sentences, savings and fit where looked for, embeddings of an image."""
+
+    rows: list[Any]
+    target: Any
+    notes: list[str]
+    savings: Any
+    fit: Any
+    views: int
 
 
 class _Planner:
@@ -117,7 +148,11 @@ class _Planner:
         """What would save most."""
         from jaxcl.planner.savings import find_savings
 
-        return find_savings(row, self._peak, seconds=seconds)
+        def peaks_of(configs: Sequence[Config]) -> list[int | None]:
+            with ThreadPoolExecutor(len(configs)) as pool:
+                return list(pool.map(self._peak, configs))
+
+        return find_savings(row, peaks_of, seconds=seconds)
 
     def fit(self) -> Any:
         """The largest batch that fits."""
