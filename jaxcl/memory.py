@@ -16,8 +16,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 from jaxcl.command import Parser, folder, guarded, leave, refuse_repeated
 from jaxcl.config import Config, ConfigError, describe, load_config, resolve
@@ -81,32 +81,79 @@ def _run(flags: argparse.Namespace) -> None:
     if flags.devices is not None and flags.devices < 1:
         raise ConfigError(f"--devices={flags.devices}: at least 1")
     shape = config.mesh.shape
-    count = flags.devices or abs(shape.data) * abs(shape.model)
-    _before_jax(count)
+    _before_jax(flags.devices or abs(shape.data) * abs(shape.model))
+    from jaxcl.planner.silence import silenced
+
+    with silenced():
+        if flags.vs:
+            print(_versus(config, [size for size in sizes if size], flags))
+            return
+        found = _find(config, sizes, flags, begun)
+    print(_as_json(found) if flags.json else _as_text(found, flags.seconds))
+
+
+def _versus(config: Config, embeddings: Sequence[int], flags: argparse.Namespace) -> str:
+    """The comparison with PyTorch; no N is named: over all of them."""
+    from jaxcl.planner.targets import find_target
+    from jaxcl.planner.versus import EMBEDDINGS, PLOT, table, versus
+    from jaxcl.report import Stages
+
+    target, out = find_target(flags.target), folder(flags.out or VERSUS)
+    planner, how = _Planner(config, target, flags), f"compiled for {target.name}"
+    with Stages() as tell:
+        peaks = versus(
+            planner.config, planner.peak, embeddings=embeddings or EMBEDDINGS, how=how, folder=out, tell=tell
+        )
+    if flags.json:
+        return json.dumps([peak._asdict() for peak in peaks], indent=1)
+    return "\n".join([*planner.notes, table(peaks), "", f"plot: {out / PLOT}"])
+
+
+def _find(config: Config, sizes: Sequence[int | None], flags: argparse.Namespace, begun: float) -> _Found:
+    """Plans all that is asked for."""
     from jaxcl.planner.facts import assumptions
-    from jaxcl.planner.table import as_json, fit_text, plan_table, savings_text
     from jaxcl.planner.targets import find_target
 
     target = find_target(flags.target)
     planner = _Planner(config, target, flags)
-    if flags.vs:
-        planner.versus([size for size in sizes if size], folder(flags.out or VERSUS), as_json=flags.json)
-        return
     rows = [planner.row(number) for number in sizes]
     notes = [note for note in (target.note, *planner.notes, *assumptions(config)) if note]
     fit = planner.fit() if flags.fit else None
     left = flags.seconds - (time.monotonic() - begun)
     savings = planner.savings(rows[-1], left) if flags.seconds else None
-    if flags.json:
-        last = len(rows) - 1
-        found = [as_json(row, target, notes, savings if i == last else None, fit) for i, row in enumerate(rows)]
-        print(json.dumps(found, indent=1))
-        return
-    print(plan_table(rows, target, notes))
-    if savings is not None:
-        print(f"\n{savings_text(savings, flags.seconds)}")
-    if fit is not None:
-        print(f"\n{fit_text(fit, planner.views, rows[-1].limit_bytes, target)}")
+    return _Found(rows, target, notes, savings, fit, planner.views)
+
+
+def _as_json(found: _Found) -> str:
+    """One array; savings stand in the last row."""
+    from jaxcl.planner.table import as_json
+
+    last, (rows, target, notes, savings, fit, _) = len(found.rows) - 1, found
+    return json.dumps(
+        [as_json(row, target, notes, savings if i == last else None, fit) for i, row in enumerate(rows)], indent=1
+    )
+
+
+def _as_text(found: _Found, seconds: float) -> str:
+    """The tables, and what was looked for besides."""
+    from jaxcl.planner.table import fit_text, plan_table, savings_text
+
+    texts = [plan_table(found.rows, found.target, found.notes)]
+    texts += [] if found.savings is None else [savings_text(found.savings, seconds)]
+    if found.fit is not None:
+        texts.append(fit_text(found.fit, found.views, found.rows[-1].limit_bytes, found.target))
+    return "\n\n".join(texts)
+
+
+class _Found(NamedTuple):
+    """All that is printed: rows, their target, sentences, savings and fit where looked for, embeddings of an image."""
+
+    rows: list[Any]
+    target: Any
+    notes: list[str]
+    savings: Any
+    fit: Any
+    views: int
 
 
 class _Planner:
@@ -117,7 +164,7 @@ class _Planner:
         from jaxcl.planner.compiling import Compiler
         from jaxcl.planner.plan import adjusted, device_count
 
-        self._config, self.notes = adjusted(config, target)
+        self.config, self.notes = adjusted(config, target)
         self._target, self._compiler = target, Compiler(target.options)
         self._devices = device_count(config, flags.devices)
         self.views = traits(config.method).views
@@ -126,14 +173,18 @@ class _Planner:
         """The plan of a number of embeddings; None: as the config has it."""
         from jaxcl.planner.plan import plan, with_embeddings
 
-        config = self._config if embeddings is None else with_embeddings(self._config, embeddings)
+        config = self.config if embeddings is None else with_embeddings(self.config, embeddings)
         return plan(config, self._target, self._compiler, devices=self._devices)
 
     def savings(self, row: Any, seconds: float) -> Any:
         """What would save most."""
         from jaxcl.planner.savings import find_savings
 
-        return find_savings(row, self._peak, seconds=seconds)
+        def peaks_of(configs: Sequence[Config]) -> list[int | None]:
+            with ThreadPoolExecutor(len(configs)) as pool:
+                return list(pool.map(self.peak, configs))
+
+        return find_savings(row, peaks_of, seconds=seconds)
 
     def fit(self) -> Any:
         """The largest batch that fits."""
@@ -141,28 +192,13 @@ class _Planner:
         from jaxcl.planner.plan import batch_unit, with_settings
 
         def peak_of(size: int) -> int | None:
-            return self._peak(with_settings(self._config, {"batch.size": size}))
+            return self.peak(with_settings(self.config, {"batch.size": size}))
 
-        unit = batch_unit(self._config, self._devices)
+        unit = batch_unit(self.config, self._devices)
         limit = self._target.limit_bytes
-        return largest(peak_of, limit, start=self._config.batch.size, unit=unit, smallest=max(unit, 2))
+        return largest(peak_of, limit, start=self.config.batch.size, unit=unit, smallest=max(unit, 2))
 
-    def versus(self, embeddings: list[int], out: Path, *, as_json: bool) -> None:
-        """Prints the comparison with PyTorch; empty: over all N."""
-        from jaxcl.planner.versus import EMBEDDINGS, PLOT, table, versus
-        from jaxcl.report import Stages
-
-        how = f"compiled for {self._target.name}"
-        with Stages() as tell:
-            peaks = versus(
-                self._config, self._peak, embeddings=embeddings or EMBEDDINGS, how=how, folder=out, tell=tell
-            )
-        if as_json:
-            print(json.dumps([peak._asdict() for peak in peaks], indent=1))
-            return
-        print("\n".join([*self.notes, table(peaks), f"\nplot: {out / PLOT}"]))
-
-    def _peak(self, config: Config) -> int | None:
+    def peak(self, config: Config) -> int | None:
         """Bytes of a device; None where the compiler refuses."""
         from jaxcl.planner.plan import plan
 

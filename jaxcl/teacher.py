@@ -96,7 +96,7 @@ def imagined_teacher(config: Config, *, channels: int) -> TeacherRun:
         The teacher; it cannot be loaded.
 
     >>> imagined_teacher(Config(), channels=3).teacher.feature_dim
-    256
+    512
     """
 
     def load(shardings: Any) -> Variables:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -41,10 +38,13 @@ class Compiler:
         Returns:
             For each what the compiler says, or why it refuses, in one line.
         """
-        names = [hashlib.sha256(program.as_text().encode()).hexdigest() for program in programs]
+        texts = [program.as_text() for program in programs]
+        names = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         new = {name: p for name, p in zip(names, programs, strict=True) if name not in self._known}
-        with silenced(), ThreadPoolExecutor(THREADS) as pool:
-            self._known |= dict(zip(new, pool.map(self._compile, new.values()), strict=True))
+        # what takes longest first, or it would be left for one core in the end
+        order = sorted(new, key=lambda name: -len(texts[names.index(name)]))
+        with ThreadPoolExecutor(THREADS) as pool:
+            self._known |= dict(zip(order, pool.map(self._compile, (new[name] for name in order)), strict=True))
         self.compiled += len(new)
         return [self._known[name] for name in names]
 
@@ -62,20 +62,6 @@ class Compiler:
             outputs=memory.output_size_in_bytes,
             aliased=memory.alias_size_in_bytes,
         )
-
-
-@contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Keeps libraries that write to stderr themselves from saying that there is no driver; errors are raised anyway."""
-    sys.stderr.flush()
-    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-        os.close(nowhere)
 
 
 def why(message: str) -> str:

@@ -57,6 +57,7 @@ def costs(jaxpr: Any) -> Counter[Op]:
     Returns:
         Operations and their numbers; a loop whose number of turns is not in the program counts as one turn.
 
+    >>> import jax
     >>> ops = costs(jax.make_jaxpr(lambda x, w: x @ w)(jnp.ones((3, 4)), jnp.ones((4, 5))))
     >>> [(op.kind, op.flops, op.bytes) for op in ops]
     [('tf32', 120, 188)]

@@ -10,7 +10,7 @@ import jax
 from jaxcl import methods
 from jaxcl.blueprint import Blueprint, batch_shapes, draw
 from jaxcl.config import Config, ConfigError, mesh_sizes, micro_size, resolve, to_dict
-from jaxcl.planner.compiling import Compiler, silenced
+from jaxcl.planner.compiling import Compiler
 from jaxcl.planner.cost import costs, flops_of, seconds_of
 from jaxcl.planner.facts import expected_facts, expected_teacher
 from jaxcl.planner.parts import Stats, peak_parts, share_scratch
@@ -211,9 +211,7 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
     """
     facts, _ = expected_facts(config)
     find, _ = expected_teacher(config)
-    with silenced():
-        found_devices = devices_of(target, devices)
-    blueprint = draw(config, facts, find, devices=found_devices)
+    blueprint = draw(config, facts, find, devices=devices_of(target, devices))
     pieces = [piece for piece in pieces_of(blueprint) if not (quick and piece.name == "encode")]
     alone = [loss_piece(blueprint)] if pieces[0].name == STEP else []
     traced = [piece.function.trace(*piece.arguments) for piece in (*pieces, *alone)]

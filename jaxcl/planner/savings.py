@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jaxcl import methods
@@ -13,6 +13,7 @@ from jaxcl.planner.plan import Row, with_settings
 
 MICRO = 64  # images of a first micro-batch
 RANK = 8  # of low-rank adaptation
+TOGETHER = 2  # candidates that are compiled at once
 STRIP = 32  # anchors of a small strip
 # what `model.remat` is called where blocks are computed again
 REMAT = "blocks"
@@ -74,31 +75,31 @@ def candidates(config: Config, parts: dict[str, int]) -> list[dict[str, Any]]:
 
 def find_savings(
     row: Row,
-    peak_of: Callable[[Config], int | None],
+    peaks_of: Callable[[Sequence[Config]], Sequence[int | None]],
     *,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Savings:
-    """Compiles one candidate after the other until the time is up.
+    """Compiles candidates, two side by side, until the time is up; the first two always.
 
     Args:
         row: what they are compared with.
-        peak_of: from a config to the bytes of its peak; None where the compiler refuses it.
-        seconds: after which no further one is begun, counted with what the last one took.
+        peaks_of: from configs to the bytes of their peaks; None where the compiler refuses one.
+        seconds: after which no further ones are begun, counted with what the last ones took.
         clock: seconds.
 
     Returns:
         The best of them.
     """
-    waiting, found, tried = candidates(row.config, row.parts), [], 0
+    waiting, found, tried = candidates(row.config, row.parts), list[Saving](), 0
     begun, longest = clock(), 0.0
-    while waiting and clock() - begun + longest < seconds:
-        started = clock()
-        settings = waiting.pop(0)
-        peak = peak_of(with_settings(row.config, settings))
-        tried, longest = tried + 1, max(longest, clock() - started)
-        if peak is not None and row.peak_bytes is not None:
-            found.append(Saving(settings, row.peak_bytes - peak, peak))
+    while waiting and (not tried or clock() - begun + longest < seconds):
+        started, pair = clock(), waiting[:TOGETHER]
+        peaks = peaks_of([with_settings(row.config, settings) for settings in pair])
+        waiting, tried, longest = waiting[TOGETHER:], tried + len(pair), max(longest, clock() - started)
+        if row.peak_bytes is not None:
+            both = zip(pair, peaks, strict=True)
+            found += [Saving(settings, row.peak_bytes - peak, peak) for settings, peak in both if peak is not None]
     found = sorted((saving for saving in found if saving.saved_bytes > 0), key=lambda saving: -saving.saved_bytes)
     return Savings(found[:3], tried, len(waiting))
 
@@ -121,7 +122,9 @@ def _promises(config: Config, parts: dict[str, int]) -> list[tuple[float, dict[s
         found.append((of[ACTIVATIONS] * 0.5, {"model.dtype": "bfloat16"}))
     if methods.traits(config.method).negatives is not None:
         found.append((of[SIMILARITY] * 0.8 if loss.impl != "strip" else 0, {"loss.impl": "strip"}))
-        found.append((of[SIMILARITY] * 0.3 if loss.impl != "dense" else 0, {"loss.block_size": STRIP}))
+        rows = loss.block_size or 2 * STRIP
+        strip = STRIP if rows > STRIP else max(rows // 2, 1)
+        found.append((of[SIMILARITY] * 0.3 if loss.impl != "dense" else 0, {"loss.block_size": strip}))
     if not config.lora.rank:
         found.append(((of[GRADIENTS] + of[OPTIMIZER]) * 0.9, {"lora.rank": RANK}))
     if not config.optim.offload:

@@ -125,7 +125,7 @@ def _head(row: Row, target: Target) -> str:
     what = f"{config.method}, {config.model.encoder}, {config.data.image_size} px, {config.model.dtype}"
     what += f", lora.rank = {config.lora.rank}" if config.lora.rank else ""
     share = f"{target.share:.0%} of {size(target.memory_bytes)}"
-    share += ", what JAX reserves (XLA_PYTHON_CLIENT_MEM_FRACTION)" if target.name != "cpu" else ""
+    share += ", what JAX reserves (XLA_PYTHON_CLIENT_MEM_FRACTION)" if target.rates and target.share < 1 else ""
     return f"{what}\n{target.name}, {many}; limit {size(target.limit_bytes)}: {share}"
 
 

@@ -43,7 +43,7 @@ def test_the_most_promising_part_comes_first():
 def test_the_three_that_save_most_are_named_with_flags_to_paste():
     config = with_settings(Config(), {"model.encoder": "vit_ti", "loss.impl": "dense"})
     peaks = iter([900, 100, 1100, None, 500, 950, 950, 950])
-    found = find_savings(row(config), lambda _: next(peaks), seconds=1e9, clock=lambda: 0.0)
+    found = find_savings(row(config), lambda configs: [next(peaks) for _ in configs], seconds=1e9, clock=lambda: 0.0)
     assert [saving.saved_bytes for saving in found.best] == [900, 500, 100]
     assert (found.tried, found.left) == (len(candidates(config, ALL)), 0)
     assert all(part.startswith("--config.") for saving in found.best for part in saving.flags.split())
@@ -51,9 +51,8 @@ def test_the_three_that_save_most_are_named_with_flags_to_paste():
 
 def test_no_candidate_is_begun_that_would_take_too_long():
     now = iter(range(0, 1000, 10))
-    found = find_savings(row(Config()), lambda _: 1, seconds=45, clock=lambda: next(now))
-    assert found.tried >= 1
-    assert found.left >= 1
+    found = find_savings(row(Config()), lambda configs: [1] * len(configs), seconds=35, clock=lambda: next(now))
+    assert (found.tried, found.left) == (2, 2)
 
 
 @pytest.mark.parametrize("mode", ["accumulate", "cached"])
@@ -61,3 +60,8 @@ def test_every_candidate_is_a_config(mode):
     config = with_settings(Config(), {"batch.mode": mode, "batch.micro": 8, "batch.size": 16})
     for settings in candidates(config, ALL):
         assert with_settings(config, settings) != config
+
+
+def test_the_first_two_are_tried_even_if_the_time_is_up():
+    found = find_savings(row(Config()), lambda configs: [1] * len(configs), seconds=-5, clock=lambda: 0.0)
+    assert found.tried == 2
