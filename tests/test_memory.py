@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,9 @@ def test_the_batch_that_is_found_fits_and_a_step_more_does_not(capsys, monkeypat
         (["--config.loss.tempratur=1"], "unknown setting 'loss.tempratur'; did you mean 'loss.temperature'"),
         (["--targt=cpu"], "unrecognized arguments: --targt=cpu"),
         (["--target=cpu", "--target=v5e"], "--target is given 2 times"),
+        (["--out=plots"], "--out=plots is the folder of --vs=torch, which is not asked for"),
+        (["--vs=torch", "--fit"], "--fit and --vs=torch are two questions"),
+        (["--vs=torch", "--target=cpu"], "--vs=torch compares a plain ViT, not model.encoder = 'conv'"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, flags, message):
@@ -75,6 +79,17 @@ def test_a_mistake_is_one_line(capsys, flags, message):
     assert code == 2
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_pytorch_stands_beside_it(capsys, tmp_path):
+    vit = ["--config.model.encoder=vit_ti", "--config.model.patch=8", "--config.model.head_norm=False"]
+    code, out, error = run(capsys, *vit, "--target=cpu", "--vs=torch", "--embeddings=32", f"--out={tmp_path / 'vs'}")
+    assert code == 0, error
+    for name in ("JAX dense", "JAX streaming", "JAX cached", "PyTorch dense", "PyTorch cached"):
+        assert name in out
+    assert (tmp_path / "vs" / "versus.svg").stat().st_size > 1000
+    assert len(json.loads((tmp_path / "vs" / "versus.json").read_text())) == 5
 
 
 def test_help_answers_without_jax():
