@@ -84,7 +84,6 @@ def make_blockwise(config: Config, method: Method, *, mesh: Mesh, like: Any) -> 
         mesh=mesh,
         size=config.queue.size,
         each=like.queue.values[0].shape[0],
-        batch=config.batch.size,
     )
     return BlockwiseLoss(programs, mesh=mesh, like=like)
 
@@ -98,7 +97,6 @@ def make_block_programs(
     mesh: Mesh,
     size: int,
     each: int,
-    batch: int,
 ) -> BlockPrograms:
     """The parts as pure functions.
 
@@ -110,7 +108,6 @@ def make_block_programs(
         mesh: devices that share anchors and blocks.
         size: rows of the queue.
         each: rows of a block.
-        batch: images of a real update.
 
     Returns:
         The programs.
@@ -149,23 +146,6 @@ def make_block_programs(
         met = on_devices(meet, (of_met, rows, rows, of_block, whole), of_met)(met, queries, groups, part, heat)
         return met, hostqueue.lengths(block, state.queue.filled - start)
 
-    def loss(state: Any, embeddings: Any, ids: Any, labels: Any, block: Any, met: Met | None) -> tuple[Any, ...]:
-        queue, key = state.queue, jax.random.split(problem_keys(seed, state.step, 1)[0])[1]
-        groups = jnp.pad(queue.groups, (0, max(each - size, 0)), constant_values=-1)[:each]
-        first = jnp.minimum(queue.filled, each)
-
-        def value(embeddings: Any, scores: Any) -> tuple[Any, Any]:
-            found = None if met is None else met._replace(part=met.part._replace(**scores))
-            bank = Resident(block, groups, first, found, max(size - each, 0))
-            against = dict(queue=bank, temperature=temperature(state.updates, queue))
-            out = method.objective(key, embeddings, ids, labels, **against)
-            return out.loss, out
-
-        scores = {} if met is None else dict(values=met.part.values, repulsion=met.part.repulsion)
-        (gradient, cotangent), out = jax.grad(value, argnums=(0, 1), has_aux=True)(embeddings, scores)
-        problem = Problem(dict(metrics_of(out), queue_rows=queue.filled), out.push_values, out.push_groups)
-        return gradient, cotangent, hostqueue.lengths(block, first), problem
-
     def pull(
         state: Any,
         embeddings: Any,
@@ -193,12 +173,41 @@ def make_block_programs(
         (more,) = back(through_norm(queries, total).astype(queries.dtype))
         return jax.tree.map(jnp.add, gradient, more)
 
-    def write(queue: HostQueue, values: Any, block: Any, start: Any) -> tuple[jax.Array, jax.Array]:
-        kept = hostqueue.as_rows(values, size, block.dtype)
-        new = hostqueue.write(block, kept, queue.cursor, start, size=size, batch=batch)
-        return new, hostqueue.lengths(new, jnp.minimum(queue.filled + batch, size) - start)
-
+    loss = _make_loss(method, seed=seed, temperature=temperature, size=size, each=each)
+    write = functools.partial(_write, size=size)
     return BlockPrograms(begin, visit, loss, pull, add, write, hostqueue.pushed)
+
+
+def _make_loss(
+    method: Method, *, seed: int, temperature: Callable[[Any, Any], Any], size: int, each: int
+) -> Callable[..., tuple[Any, Any, jax.Array, Problem]]:
+    """`BlockPrograms.loss`: the key is that of the loss in `jaxcl.cached`."""
+
+    def loss(state: Any, embeddings: Any, ids: Any, labels: Any, block: Any, met: Met | None) -> tuple[Any, ...]:
+        queue, key = state.queue, jax.random.split(problem_keys(seed, state.step, 1)[0])[1]
+        groups = jnp.pad(queue.groups, (0, max(each - size, 0)), constant_values=-1)[:each]
+        first = jnp.minimum(queue.filled, each)
+
+        def value(embeddings: Any, scores: Any) -> tuple[Any, Any]:
+            found = None if met is None else met._replace(part=met.part._replace(**scores))
+            bank = Resident(block, groups, first, found, max(size - each, 0))
+            against = dict(queue=bank, temperature=temperature(state.updates, queue))
+            out = method.objective(key, embeddings, ids, labels, **against)
+            return out.loss, out
+
+        scores = {} if met is None else dict(values=met.part.values, repulsion=met.part.repulsion)
+        (gradient, cotangent), out = jax.grad(value, argnums=(0, 1), has_aux=True)(embeddings, scores)
+        problem = Problem(dict(metrics_of(out), queue_rows=queue.filled), out.push_values, out.push_groups)
+        return gradient, cotangent, hostqueue.lengths(block, first), problem
+
+    return loss
+
+
+def _write(queue: HostQueue, values: Any, block: Any, start: Any, *, size: int) -> tuple[jax.Array, jax.Array]:
+    """`BlockPrograms.write`."""
+    kept, batch = hostqueue.as_rows(values, size, block.dtype), values.shape[0]
+    new = hostqueue.write(block, kept, queue.cursor, start, size=size, batch=batch)
+    return new, hostqueue.lengths(new, jnp.minimum(queue.filled + batch, size) - start)
 
 
 class BlockwiseLoss:

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxcl import hostqueue, methods
 from jaxcl.blockwise import make_blockwise
+from jaxcl.build import make_first_state
 from jaxcl.cached import make_programs
 from jaxcl.config import BatchConfig, Config, LossConfig, ModelConfig, OptimConfig, QueueConfig, TargetConfig
 from jaxcl.hosted import HostedStep
@@ -65,13 +66,8 @@ class Run:
         self.like = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.shardings
         )
-        own = self.shardings._replace(queue=None) if bank else self.shardings
-
-        def first():
-            state = jax.jit(init, out_shardings=own)(jax.random.key(0))
-            return state._replace(queue=jax.device_put(bank(), self.shardings.queue)) if bank else state
-
-        self.first = first
+        first = make_first_state(init, self.shardings, None, bank=bank)
+        self.first = lambda: first(0)
         portions = Portions(images, MICRO)
         given = dict(portions=portions, learning_rate=lambda _: 0.1, temperature=lambda *_: config.loss.temperature)
         given |= dict(target_decay=lambda _: 0.9)
