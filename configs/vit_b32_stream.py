@@ -49,7 +49,7 @@ def get_config(variant=""):
         "data.name": "emoji",
         "data.image_size": 32,
         "data.workers": 0,
-        "batch.size": 64,
-        "batch.micro": 16,
+        "batch.size": 16,
+        "batch.micro": 8,
     }
     return with_variant(c, variant, lora=lora, smoke=smoke)

@@ -122,8 +122,7 @@ def _promises(config: Config, parts: dict[str, int]) -> list[tuple[float, dict[s
         found.append((of[ACTIVATIONS] * 0.5, {"model.dtype": "bfloat16"}))
     if methods.traits(config.method).negatives is not None:
         found.append((of[SIMILARITY] * 0.8 if loss.impl != "strip" else 0, {"loss.impl": "strip"}))
-        rows = loss.block_size or 2 * STRIP
-        strip = STRIP if rows > STRIP else max(rows // 2, 1)
+        strip = min(STRIP, max((loss.block_size or 2 * STRIP) // 2, 1))
         found.append((of[SIMILARITY] * 0.3 if loss.impl != "dense" else 0, {"loss.block_size": strip}))
     if not config.lora.rank:
         found.append(((of[GRADIENTS] + of[OPTIMIZER]) * 0.9, {"lora.rank": RANK}))
