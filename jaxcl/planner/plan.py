@@ -201,7 +201,7 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
         target: the device.
         compiler: for it.
         devices: of the mesh.
-        quick: leave out encode, which is a part of replay and needs less, and all costs.
+        quick: the peak alone: no encode, which is a part of replay and needs less, no costs, no parts of one program.
 
     Returns:
         The row.
@@ -213,7 +213,7 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
     find, _ = expected_teacher(config)
     blueprint = draw(config, facts, find, devices=devices_of(target, devices))
     pieces = [piece for piece in pieces_of(blueprint) if not (quick and piece.name == "encode")]
-    alone = [loss_piece(blueprint)] if pieces[0].name == STEP else []
+    alone = [loss_piece(blueprint)] if pieces[0].name == STEP and not quick else []
     traced = [piece.function.trace(*piece.arguments) for piece in (*pieces, *alone)]
     found = compiler([trace.lower() for trace in traced])
     loss = found[-1] if alone and isinstance(found[-1], Stats) else None
