@@ -11,7 +11,7 @@ from jaxcl.config import Config, ConfigError, resolve
 from jaxcl.mesh import make_mesh
 from jaxcl.methods.base import Method
 
-MORE = pytest.mark.slow(reason="half a minute: the same of another method")
+MORE = pytest.mark.slow(reason="half a minute: the same of another method, or on two devices")
 STEPS = 4  # 40 rows pushed to a queue of 24: it is part-filled, full, and turns
 
 
@@ -35,7 +35,7 @@ def whole(queue):
         ("moco_v2", 1, None, 12),
         pytest.param("simclr", 1, None, 7, marks=MORE),
         pytest.param("supcon", 1, None, 24, marks=MORE),
-        ("simclr", 2, 5, 8),
+        pytest.param("simclr", 2, 5, 8, marks=MORE),
         pytest.param("moco_v2", 2, 5, 8, marks=MORE),
     ],
 )

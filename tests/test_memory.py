@@ -43,6 +43,9 @@ def test_the_table_says_parts_programs_time_and_what_would_save(capsys):
     assert "compiled" in out.splitlines()[-1] or "would save" in out
 
 
+@pytest.mark.slow(
+    reason="half a minute: a search compiles a dozen steps; tests of planner/fit have a search without them"
+)
 def test_the_batch_that_is_found_fits_and_a_step_more_does_not(capsys, monkeypatch):
     from jaxcl.planner import targets
 

@@ -10,7 +10,8 @@ import pytest
 from compile_options import FAST_COMPILE
 
 from jaxcl import methods
-from jaxcl.build import build, make_networks
+from jaxcl.blueprint import make_networks
+from jaxcl.build import build
 from jaxcl.cached import make_cached_step, make_programs
 from jaxcl.checkpoint import Checkpoints
 from jaxcl.config import ConfigError, OptimConfig, first_loss_scale, resolve, to_dict

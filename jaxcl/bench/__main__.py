@@ -4,6 +4,7 @@ python -m jaxcl.bench loss                 time and memory of the loss on this m
 python -m jaxcl.bench loss --quick         the same at sizes that take seconds; bars are not judged
 python -m jaxcl.bench loss --target=h200   compiled for a GPU that is not attached: memory and kernels
 python -m jaxcl.bench step                 a training step with cached gradients against one that keeps every activation
+python -m jaxcl.bench memory               what the planner says of a step on this CPU against what the process grew by
 python -m jaxcl.bench methods              every method on Fashion-MNIST, three seeds: hours; goes on where it stopped
 """
 
@@ -39,6 +40,8 @@ def _run(arguments: Sequence[str]) -> None:
         _compare(flags)
     elif flags.command == "step":
         _measure_steps(flags)
+    elif flags.command == "memory":
+        _measure_memory(flags)
     elif flags.target is not None:
         _compile_for(flags)
     else:
@@ -49,7 +52,7 @@ def _parser() -> Parser:
     """The flags."""
     shape: dict[str, Any] = dict(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser = Parser(prog="python -m jaxcl.bench", description=(__doc__ or "").strip(), **shape)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="loss|step|methods")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="loss|step|memory|methods")
     loss = commands.add_parser("loss", help="the contrastive loss against dense JAX, optax and PyTorch", **shape)
     loss.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     loss.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
@@ -57,6 +60,9 @@ def _parser() -> Parser:
     step = commands.add_parser("step", help="cached gradients against the step that keeps every activation", **shape)
     step.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     step.add_argument("--quick", action="store_true", help="small sizes, a few seconds; bars are not judged")
+    memory = commands.add_parser("memory", help="planned bytes of a step against measured ones, on this CPU", **shape)
+    memory.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    memory.add_argument("--quick", action="store_true", help="one small step")
     methods = commands.add_parser("methods", help="linear probe and kNN of every method at one budget", **shape)
     add = methods.add_argument
     add("--runs", type=folder, default=Path("runs/methods"), metavar="DIR", help="folder of the runs [runs/methods]")
@@ -109,6 +115,18 @@ def _measure_steps(flags: argparse.Namespace) -> None:
     from jaxcl.bench.step import FULL, QUICK, step_rows
 
     _print_rows(flags, step_rows(QUICK if flags.quick else FULL, _say))
+
+
+def _measure_memory(flags: argparse.Namespace) -> None:
+    """The table of plans and what became of them."""
+    from jaxcl.bench.about import about, device_line
+    from jaxcl.bench.reality import FULL, QUICK, measure_all, reality_table
+
+    found = measure_all(QUICK if flags.quick else FULL, _say)
+    if flags.json:
+        print(json.dumps({**about(), "quick": flags.quick, "rows": [vars(row) for row in found]}, indent=1))
+        return
+    print(f"{device_line(about())}\n\n{reality_table(found)}")
 
 
 def _say(text: str) -> None:

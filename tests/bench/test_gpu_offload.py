@@ -1,8 +1,11 @@
 """Optimizer and queue on the host, as a GPU is asked about them."""
 
+import pytest
+
 from jaxcl.bench import gpu_offload
 
 
+@pytest.mark.slow(reason="20 s: four hosted steps are compiled; tests of hosted and blockwise have the pieces")
 def test_moments_come_back_with_every_bit_and_a_queue_within_rounding():
     moments, queue = gpu_offload.offloads(gpu_offload.DRY)
     assert moments["agrees"]

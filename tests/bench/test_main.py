@@ -63,7 +63,7 @@ def test_the_table_of_methods_can_be_shown_without_training(tmp_path, capsys):
 
 
 def test_a_target_without_the_compiler_for_it_says_how_to_install_it(monkeypatch, capsys):
-    monkeypatch.setattr(deviceless, "_has_plugin", lambda: False)
+    monkeypatch.setattr(deviceless, "has_cuda", lambda: False)
     assert main(["loss", "--target=h200"]) == 2
     err = capsys.readouterr().err
     assert "pip install --no-deps jax-cuda12-plugin==" in err
