@@ -15,6 +15,8 @@ from typing import NoReturn
 from jaxcl.config import ConfigError
 from jaxcl.interrupt import Interrupted
 
+OVERRIDE = "--config."
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line."""
@@ -49,6 +51,28 @@ def folder(text: str) -> Path:
     if not text:
         raise ConfigError("a flag that names a folder is empty; . is the folder that you are in")
     return Path(text).expanduser()
+
+
+def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Takes `--config.a.b=v` out of a command line.
+
+    Args:
+        arguments: of the command line.
+
+    Returns:
+        The overrides as `a.b=v`, and the other arguments.
+
+    Raises:
+        ConfigError: an override without a value.
+
+    >>> split_overrides(["--config=a.py", "--config.steps=9"])
+    (['steps=9'], ['--config=a.py'])
+    """
+    overrides = [item.removeprefix(OVERRIDE) for item in arguments if item.startswith(OVERRIDE)]
+    for item in overrides:
+        if "=" not in item:
+            raise ConfigError(f"{OVERRIDE}{item} needs a value: {OVERRIDE}{item}=VALUE")
+    return overrides, [item for item in arguments if not item.startswith(OVERRIDE)]
 
 
 def refuse_repeated(arguments: Sequence[str], flags: Sequence[str]) -> None:

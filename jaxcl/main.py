@@ -10,11 +10,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from jaxcl.command import Parser, folder, guarded, leave, refuse_repeated
+from jaxcl.command import OVERRIDE, Parser, folder, guarded, leave, refuse_repeated, split_overrides
 from jaxcl.config import ConfigError, describe, load_config, resolve
 from jaxcl.interrupt import Interrupted
-
-_OVERRIDE = "--config."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,10 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The flags, with `--config.a.b=v` collected in `overrides`."""
-    overrides = [item.removeprefix(_OVERRIDE) for item in arguments if item.startswith(_OVERRIDE)]
-    for item in overrides:
-        if "=" not in item:
-            raise ConfigError(f"--config.{item} needs a value: --config.{item}=VALUE")
+    overrides, others = split_overrides(arguments)
     refuse_repeated(arguments, ("--config", "--workdir"))
     parser = Parser(
         prog="python -m jaxcl.main",
@@ -48,8 +43,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--workdir", type=folder, metavar="DIR", help="output folder; left out: a new one under runs/")
     add("--resume", action="store_true", help="continue the run in --workdir")
     add("--overwrite", action="store_true", help="replace the run in --workdir")
-    add(f"{_OVERRIDE}SETTING=VALUE", action="store_true", dest="_", help="change one setting, listed below")
-    flags = parser.parse_args([item for item in arguments if not item.startswith(_OVERRIDE)])
+    add(f"{OVERRIDE}SETTING=VALUE", action="store_true", dest="_", help="change one setting, listed below")
+    flags = parser.parse_args(others)
     flags.overrides = overrides
     return flags
 
@@ -68,7 +63,7 @@ def _run(flags: argparse.Namespace) -> None:
     except Interrupted as stop:
         if not stop.resumable:
             raise
-        overrides = [f"{_OVERRIDE}{item}" for item in flags.overrides]
+        overrides = [f"{OVERRIDE}{item}" for item in flags.overrides]
         command = ["python", "-m", "jaxcl.main", f"--config={flags.config}", *overrides, f"--workdir={workdir}"]
         raise Interrupted(f"{stop}:\n{shlex.join([*command, '--resume'])}", stop.signum) from None
 

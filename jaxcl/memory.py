@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from jaxcl.command import Parser, folder, guarded, leave, refuse_repeated
+from jaxcl.command import OVERRIDE, Parser, folder, guarded, leave, refuse_repeated, split_overrides
 from jaxcl.config import Config, ConfigError, describe, load_config, resolve
 
-_OVERRIDE = "--config."
 VERSUS = "runs/versus"
 BUDGET = 40.0  # seconds, so that the whole command takes less than a minute
 
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The flags, with `--config.a.b=v` collected in `overrides`."""
-    overrides = [item.removeprefix(_OVERRIDE) for item in arguments if item.startswith(_OVERRIDE)]
+    overrides, others = split_overrides(arguments)
     refuse_repeated(arguments, ("--config", "--target", "--embeddings", "--devices", "--vs", "--out"))
     parser = Parser(
         prog="python -m jaxcl.memory",
@@ -64,8 +63,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add("--out", metavar="DIR", help=f"with --vs: folder of the plot and the numbers [{VERSUS}]")
     add("--json", action="store_true", help="print one array of rows instead of the table")
-    add(f"{_OVERRIDE}SETTING=VALUE", action="store_true", dest="_", help="change one setting, listed below")
-    flags = parser.parse_args([item for item in arguments if not item.startswith(_OVERRIDE)])
+    add(f"{OVERRIDE}SETTING=VALUE", action="store_true", dest="_", help="change one setting, listed below")
+    flags = parser.parse_args(others)
     flags.overrides = overrides
     return flags
 
