@@ -129,6 +129,7 @@ def measure_one(case: Case) -> Found:
     """
     import jax
 
+    from jaxcl.bench.step import a_batch
     from jaxcl.blueprint import draw
     from jaxcl.config import Config
     from jaxcl.planner.compiling import Compiler
@@ -143,7 +144,8 @@ def measure_one(case: Case) -> Found:
     drawn = draw(config, expected_facts(config)[0], expected_teacher(config)[0], devices=jax.devices()[:1])
     state = jax.jit(drawn.init_state)(jax.random.key(0))
     hosted = config.batch.images != "device"
-    batch: Any = _a_batch(config)
+    batch: Any = a_batch(config.batch.size, config.data.image_size)
+    batch["bad"] = np.full_like(batch["id"], -1)
     batch = batch if hosted else jax.tree.map(jax.device_put, batch)
     held = device_bytes(drawn.like) + (0 if hosted else sum(x.nbytes for x in jax.tree.leaves(batch)))
     if case.warm:
@@ -219,15 +221,6 @@ def reality_table(found: Sequence[Found]) -> str:
         note = "   " + ", ".join(said) if said else ""
         lines.append(f"{row.name:<40}{row.embeddings:>7,}{figures}{row.seconds:>10.1f}{note}")
     return "\n".join(lines)
-
-
-def _a_batch(config: Any) -> dict[str, np.ndarray]:
-    """Random images."""
-    size, side = config.batch.size, config.data.image_size
-    views = np.random.default_rng(0).integers(0, 256, (size, 2, side, side, 3), np.uint8)
-    numbers = np.arange(size, dtype=np.int32)
-    nobody = np.full(size, -1, np.int32)
-    return dict(views=views, id=numbers, label=nobody, epoch=np.zeros(size, np.int32), bad=nobody)
 
 
 def _reference(drawn: Any, state: Any, batch: dict[str, np.ndarray]) -> float:

@@ -126,7 +126,7 @@ def step_programs(scale: Scale, model: ModelConfig) -> dict[str, Program]:
         ONE_SHOT: make_train_step(method, optimizer, prepare, **given),
         CACHED: make_cached_step(programs, portions),
     }
-    batch, options = a_batch(scale), None if scale.judged else FAST_COMPILE
+    batch, options = a_batch(scale.images, scale.side), None if scale.judged else FAST_COMPILE
     on_device = jax.tree.map(jnp.asarray, batch)
     compiled = {
         name: compile_program(loss_first(step), state, on_device, options=options) for name, step in steps.items()
@@ -144,10 +144,9 @@ def loss_first(step: Callable[..., tuple[Any, dict[str, jax.Array]]]) -> Callabl
     return run
 
 
-def a_batch(scale: Scale) -> dict[str, np.ndarray]:
+def a_batch(images: int, side: int) -> dict[str, np.ndarray]:
     """Random images on the host."""
-    images = scale.images
-    views = np.random.default_rng(0).integers(0, 256, (images, 2, scale.side, scale.side, 3), np.uint8)
+    views = np.random.default_rng(0).integers(0, 256, (images, 2, side, side, 3), np.uint8)
     ids = np.arange(images, dtype=np.int32)
     return {"views": views, "id": ids, "label": np.full_like(ids, -1), "epoch": np.zeros_like(ids)}
 
