@@ -38,7 +38,9 @@ class Profile:
             yield
             return
         if number == self._steps[0]:
-            jax.profiler.start_trace(self._folder)
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # every call of a Python function would bury the step, and take a minute
+            jax.profiler.start_trace(self._folder, profiler_options=options)
         whole = False
         try:
             with jax.profiler.StepTraceAnnotation("train", step_num=number):

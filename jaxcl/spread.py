@@ -13,6 +13,7 @@ with contextlib.suppress(ImportError):
     from jaxtyping import Array, Float
 
 PAIRED = 256  # embeddings compared with each other: their pairs are 32,640
+LOOKED_AT = 8192  # of a large batch the first, 16 MiB at 512 dimensions: the covariance needs a normalised copy
 
 
 def spread(embeddings: Float[Array, "b d"]) -> dict[str, Float[Array, ""]]:
@@ -25,7 +26,8 @@ def spread(embeddings: Float[Array, "b d"]) -> dict[str, Float[Array, ""]]:
       uniformity      = log mean over pairs of exp(−2 |z_i − z_j|²): from −4 + O(1/d) where spread evenly to 0
 
     Args:
-        embeddings: [B, D], any float dtype; of different images. Fewer than 2 have no spread.
+        embeddings: [B, D], any float dtype; of different images. Fewer than 2 have no spread; of more than 8,192 the
+            first are looked at.
 
     Returns:
         Scalars by name, float32.
@@ -36,7 +38,7 @@ def spread(embeddings: Float[Array, "b d"]) -> dict[str, Float[Array, ""]]:
     >>> round(float(spread(jnp.concatenate([jnp.eye(3), -jnp.eye(3)]))["effective_rank"]), 3)
     3.0
     """
-    rows = normalise(jax.lax.stop_gradient(embeddings).astype(jnp.float32))
+    rows = normalise(jax.lax.stop_gradient(embeddings[:LOOKED_AT]).astype(jnp.float32))
     count, dimensions = rows.shape
     centred = rows - jnp.mean(rows, axis=0)
     deviation = jnp.sqrt(jnp.mean(centred**2, axis=0))

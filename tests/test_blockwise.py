@@ -32,7 +32,7 @@ def whole(queue):
     ("method", "devices", "top_k", "rows"),
     [
         ("simclr", 1, 5, 7),
-        ("moco_v2", 1, None, 12),
+        pytest.param("moco_v2", 1, None, 12, marks=MORE),
         pytest.param("simclr", 1, None, 7, marks=MORE),
         pytest.param("supcon", 1, None, 24, marks=MORE),
         pytest.param("simclr", 2, 5, 8, marks=MORE),

@@ -9,8 +9,12 @@ from jaxcl.checkpoint import Checkpoints
 from jaxcl.integrity import first_non_finite
 from jaxcl.optim import OPTIMIZERS
 
+MORE = pytest.mark.slow(reason="half a minute: the same of every other optimizer")
 
-@pytest.mark.parametrize(("optimizer", "devices"), [*((name, 1) for name in OPTIMIZERS), ("adamw", 2)])
+
+@pytest.mark.parametrize(
+    ("optimizer", "devices"), [*(pytest.param(name, 1, marks=MORE) for name in OPTIMIZERS), ("adamw", 2)]
+)
 def test_moments_on_the_host_change_no_bit(optimizer, devices):
     there, here = (a_run(optimizer, offload=offload, devices=devices) for offload in (True, False))
     assert (kinds(there.like.opt_state), kinds(here.like.opt_state)) == ({"pinned_host"}, {"device"})

@@ -239,7 +239,10 @@ def trained(dtype):
     return rows, state
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+MORE = pytest.mark.slow(reason="ten seconds: the same of a type that has no factor")
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=MORE), "float16"])
 def test_a_small_vit_learns_the_same_in_each_compute_type(dtype):
     expected, _ = trained("float32")
     rows, state = trained(dtype)

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcl.spread import PAIRED, spread
+from jaxcl.spread import LOOKED_AT, PAIRED, spread
 
 
 def values(rows):
@@ -48,3 +48,10 @@ def test_one_embedding_has_no_spread_and_nothing_is_nan():
 def test_no_gradient_runs_through_it():
     rows = jax.random.normal(jax.random.key(0), (5, 3))
     assert not np.any(jax.grad(lambda x: sum(spread(x).values()))(rows))
+
+
+def test_of_a_large_batch_the_first_rows_are_looked_at():
+    rows = np.random.default_rng(0).normal(size=(LOOKED_AT + 50, 3))
+    first = values(rows[:LOOKED_AT])
+    rows[LOOKED_AT:] = 1.0
+    assert values(rows) == first

@@ -160,17 +160,20 @@ def _pull_symmetric(
     """
     scaled, m = strip.anchors.scaled, columns.offset
     scores, mask = scores_of(scaled, columns), negative_mask(plan, strip.anchors, columns, runs)
-    weights = _whole_weights(scores, strip, 0.0)
-    mirrored = back.cotangent * jnp.exp(scores[:, :m] - back.log_sum)
-    both = weights[:, :m] + mirrored
-    of_keys = jnp.where(mask[:, :m], both, 0.0)
+
+    def negatives() -> tuple[Array, Array]:
+        mirrored = back.cotangent * jnp.exp(scores[:, :m] - back.log_sum)
+        both = _whole_weights(scores[:, :m], strip, 0.0) + mirrored
+        return both, jnp.where(mask[:, :m], both, 0.0)
 
     def with_positives() -> Array:
+        both, of_keys = negatives()
         shares = [side.cotangent / jnp.maximum(side.positives, 1) for side in (strip, back)]
         return of_keys + jnp.where(long_mask(runs), both - shares[0][:, None] - shares[1], 0.0)
 
-    of_keys = lax.cond(shard.steps == 0, with_positives, lambda: of_keys)
-    of_queue = jnp.where(mask[:, m:], weights[:, m:], 0.0)
+    # all of it in the branches: what they shared would be [b, M] twice more
+    of_keys = lax.cond(shard.steps == 0, with_positives, lambda: negatives()[1])
+    of_queue = jnp.where(mask[:, m:], _whole_weights(scores[:, m:], strip, 0.0), 0.0)
     pull = weighted_sum(jnp.concatenate([of_keys, of_queue], axis=1), columns)
     # Σ_ij G_ij s_ij = Σ_ij G_ji s_ij: half of both together; what the queue gave is there once
     slope = (jnp.sum(scaled * pull, axis=1) + jnp.sum(of_queue * scores[:, m:], axis=1)) / 2

@@ -21,7 +21,7 @@ from jax import lax
 from jaxcl.losses.arguments import NOBODY, STRANGER, Bank, Problem
 from jaxcl.losses.columns import count_nonfinite, scores_of, weighted_sum
 from jaxcl.losses.met import Met, padded_rows
-from jaxcl.losses.normalise import normalise
+from jaxcl.losses.normalise import inverse_norm, unit_rows
 from jaxcl.losses.plan import Plan, strip_size
 from jaxcl.losses.pruning import subblocks_for
 from jaxcl.losses.sides import Anchors, Shard, columns_of, make_context, negative_mask, runs_of
@@ -63,7 +63,7 @@ def nothing_met(rows: int, top_k: int | None) -> Met:
     (3, 2)
     """
     plan = _plan(rows, rows, top_k)
-    like: Any = Anchors(*(jnp.zeros(rows, jnp.int32),) * 5, None, None)
+    like: Any = Anchors(*(jnp.zeros(rows, jnp.int32),) * 6, None, None)
     return Met(nothing_yet(plan, like), jnp.int32(0))
 
 
@@ -171,7 +171,7 @@ def through_norm(rows: Float[Array, "n d"], gradient: Float[Array, "n d"]) -> Fl
     >>> through_norm(jnp.array([[2.0, 0.0]]), jnp.array([[1.0, 1.0]])).tolist()
     [[0.0, 0.5]]
     """
-    return jax.vjp(normalise, rows)[1](gradient)[0]
+    return jax.vjp(unit_rows, rows)[1](gradient)[0]
 
 
 def _plan(rows: int, columns: int, top_k: int | None) -> Plan:
@@ -212,7 +212,8 @@ def _sides(
     stranger = jnp.full(1, STRANGER, jnp.int32)
     problem = Problem(queries, no_key, groups, stranger, scale, no_partner, _bank(block, jnp.int32(0)))
     context = make_context(problem, plan, None)
-    anchors = context.anchors._replace(embeddings=queries, scale=jnp.broadcast_to(scale, groups.shape))
+    scales, inverse = jnp.broadcast_to(scale, groups.shape), inverse_norm(queries)[:, 0]
+    anchors = context.anchors._replace(embeddings=queries, inverse=inverse, scale=scales)
     columns = context.shard.columns._replace(queue_start=keys + block.start)
     return plan, anchors, context.shard._replace(keys=no_key, columns=columns)
 

@@ -14,7 +14,7 @@ from jaxcl.losses.backward import Back
 from jaxcl.losses.column import visit_tile
 from jaxcl.losses.columns import count_nonfinite
 from jaxcl.losses.met import Met, of_met, padded_rows
-from jaxcl.losses.normalise import normalise
+from jaxcl.losses.normalise import inverse_norm, unit_rows
 from jaxcl.losses.outputs import InfoNCEOutput, Stats, without_gradient
 from jaxcl.losses.partial import Partial, Rows
 from jaxcl.losses.plan import Plan
@@ -41,9 +41,10 @@ def stream(problem: Problem, plan: Plan, *, tail_key: Array | None, met: Met | N
     """
     nonfinite = count_nonfinite(problem.keys, problem.bank)
     problem = _padded(problem, plan)
-    keys = None if plan.same else problem.keys
+    keys = unit_rows(problem.keys)
+    queries, keys = (keys, None) if plan.same else (problem.queries, keys)
     before = None if met is None else padded_rows(met.part, -plan.rows % plan.tile)
-    everything = problem.queries, keys, 1 / problem.temperature, make_context(problem, plan, tail_key), before
+    everything = queries, keys, 1 / problem.temperature, make_context(problem, plan, tail_key), before
     rows = _engine(plan, *vary(everything, axes_of(everything)))
     rows = jax.tree.map(lambda x: x[: plan.rows], rows)
     work = {name: jnp.sum(count, dtype=jnp.float32) for name, count in rows.work._asdict().items()}
@@ -90,14 +91,16 @@ def _engine(
     context: Context,
     met: Partial | None,
 ) -> Rows:
-    """Forward pass; keys None: they are the queries."""
+    """Forward pass; keys are normalised; None: they are the queries, which then are normalised too."""
     return _forward(plan, queries, keys, scale, context, met)[0]
 
 
 def _sides(queries: Array, keys: Array | None, scale: Array, context: Context) -> tuple[Anchors, Shard]:
     """Anchors and columns with their embeddings."""
-    anchors = context.anchors._replace(embeddings=queries, scale=jnp.broadcast_to(scale, queries.shape[:1]))
-    return anchors, context.shard._replace(keys=normalise(queries if keys is None else keys))
+    inverse = None if keys is None else inverse_norm(queries)[:, 0]
+    scales = jnp.broadcast_to(scale, queries.shape[:1])
+    anchors = context.anchors._replace(embeddings=queries, inverse=inverse, scale=scales)
+    return anchors, context.shard._replace(keys=queries if keys is None else keys)
 
 
 def _forward(
@@ -119,16 +122,11 @@ def _backward(plan: Plan, saved: tuple, cotangent: Rows) -> tuple:
     of_scores = None if met is None else of_met(plan, met[0], met[1], met[2], log_sum, given)
     others = jnp.sum(sums.pull.slope) / scale, None, of_scores
     if sums.pull.rows is None:
-        return _through_norm(queries, sums.keys), None, *others
+        return sums.keys, None, *others
     of_queries = scale * sums.pull.rows
     if keys is None:
-        return _through_norm(queries, of_queries + sums.keys), None, *others
-    return _through_norm(queries, of_queries), _through_norm(keys, sums.keys), *others
-
-
-def _through_norm(rows: Array, gradient: Array) -> Array:
-    """The gradient of rows, given that of the normalised ones."""
-    return jax.vjp(normalise, rows)[1](gradient)[0]
+        return of_queries + sums.keys, None, *others
+    return jax.vjp(unit_rows, queries)[1](of_queries)[0], sums.keys, *others
 
 
 _engine.defvjp(_forward, _backward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -26,11 +27,50 @@ def normalise(rows: Float[Array, "... d"]) -> Float[Array, "... d"]:
     Returns:
         float32, the same shape.
     """
+    return rows.astype(jnp.float32) * inverse_norm(rows)
+
+
+def inverse_norm(rows: Float[Array, "... d"]) -> Float[Array, "... 1"]:
+    """What `normalise` multiplies rows by, float32: 1 for a zero vector, NaN where the norm is not finite."""
     rows = rows.astype(jnp.float32)
     square = jnp.sum(rows * rows, axis=-1, keepdims=True)
     inverse = lax.rsqrt(jnp.where(square > 0, square, 1.0) + EPS)
     # chosen among the norms: among the rows, the gradient would have an array of zeros of their size
-    return rows * jnp.where(jnp.isfinite(square), inverse, jnp.nan)
+    return jnp.where(jnp.isfinite(square), inverse, jnp.nan)
+
+
+@jax.custom_vjp
+def unit_rows(rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """`normalise`, whose gradient needs the result and the norms alone: nobody has to keep the rows.
+
+      ∂L/∂x = r (g − u (u · g))    with u = r x the result, r the inverse norm, g = ∂L/∂u
+
+    Args:
+        rows: any float dtype.
+
+    Returns:
+        float32, the same shape.
+    """
+    return normalise(rows)
+
+
+def _unit_rows(rows: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    """The rows, and what their gradient needs; an empty array tells the dtype it must have."""
+    inverse = inverse_norm(rows)
+    unit = rows.astype(jnp.float32) * inverse
+    return unit, (unit, inverse, rows[:0])
+
+
+def _of_rows(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array]:
+    """The gradient of rows, given that of the normalised ones."""
+    unit, inverse, like = saved
+    # or XLA would share a broadcast of the norms between the two passes, and keep [N, D] of it from one to the other
+    inverse = lax.optimization_barrier(inverse)
+    along = jnp.sum(unit * gradient, axis=-1, keepdims=True)
+    return ((inverse * (gradient - unit * along)).astype(like.dtype),)
+
+
+unit_rows.defvjp(_unit_rows, _of_rows)
 
 
 def is_finite(rows: Float[Array, "... d"]) -> Bool[Array, ...]:

@@ -11,7 +11,6 @@ from jax import lax
 
 from jaxcl.losses.arguments import Problem
 from jaxcl.losses.columns import Columns
-from jaxcl.losses.normalise import normalise
 from jaxcl.losses.plan import Plan
 from jaxcl.losses.positives import Runs, find_runs, named_runs, steps_of_short_runs
 from jaxcl.losses.tail import draw_columns
@@ -24,7 +23,9 @@ class Anchors(NamedTuple):
     """Queries and what must go where they go; every leaf has a row for each.
 
     Attributes:
-        embeddings: [N, D] as given, not normalised: a normalised copy would be another N × D.
+        embeddings: [N, D]: the normalised keys where they are the queries; elsewhere as given, since a normalised copy
+            would be another N × D.
+        inverse: [N] what normalises them; None: they are.
         scale: [N] 1 / temperature.
         group: [N] int32.
         number: [N] int32, the key that each query is, under `exclude_diagonal`.
@@ -34,6 +35,7 @@ class Anchors(NamedTuple):
     """
 
     embeddings: Float[Array, "n d"]
+    inverse: Float[Array, " n"] | None
     scale: Float[Array, " n"]
     group: Int[Array, " n"]
     number: Int[Array, " n"]
@@ -44,7 +46,10 @@ class Anchors(NamedTuple):
     @property
     def scaled(self) -> Float[Array, "n d"]:
         """Rows whose products with columns are scores."""
-        return normalise(self.embeddings) * self.scale[:, None]
+        unit = self.embeddings
+        if self.inverse is not None:
+            unit = unit.astype(jnp.float32) * self.inverse[:, None]  # then scaled: both together may overflow
+        return unit * self.scale[:, None]
 
 
 class Shard(NamedTuple):
@@ -70,7 +75,7 @@ class Shard(NamedTuple):
 class Context(NamedTuple):
     """Everything without gradient: anchors and columns but for the embeddings of queries and keys."""
 
-    anchors: Anchors  # its embeddings and scale are those of the engine
+    anchors: Anchors  # its embeddings, their norms and the scale are those of the engine
     shard: Shard  # its keys too
 
 
@@ -120,7 +125,7 @@ def real_keys(plan: Plan, stored: int) -> int:
 
 
 def _anchors(problem: Problem, plan: Plan, device: Any) -> Anchors:
-    """Anchors without embeddings, scale and draws."""
+    """Anchors without embeddings, norms, scale and draws."""
     rows = problem.query_groups.shape[0]
     own = jnp.zeros(rows, bool)
     if plan.exclude_diagonal:
@@ -128,7 +133,7 @@ def _anchors(problem: Problem, plan: Plan, device: Any) -> Anchors:
         own = problem.query_groups == keys
     number = device * plan.rows + jnp.arange(rows, dtype=jnp.int32)
     nothing = jnp.zeros((rows, 0))
-    return Anchors(nothing, nothing, problem.query_groups, number, own, problem.partner, None)
+    return Anchors(nothing, None, nothing, problem.query_groups, number, own, problem.partner, None)
 
 
 def columns_of(plan: Plan, shard: Shard) -> Columns:

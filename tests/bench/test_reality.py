@@ -13,6 +13,9 @@ TINY |= {f"augment.{name}_prob": 0.0 for name in ("jitter", "grayscale")}  # les
 HOSTED = {"batch.mode": "cached", "batch.micro": 5, "batch.images": "host", "model.head_norm": False}
 
 
+@pytest.mark.slow(
+    reason="15 s: a step compiled to plan and to run; tests of the planner and of hosted steps have the pieces"
+)
 def test_a_hosted_step_is_planned_and_run_and_its_loss_is_that_of_the_strip_engine():
     case = Case("tiny", {**TINY, **HOSTED, "model.norm": "group"}, warm=False, bar=LARGE_BAR)
     (found,) = measure_all([case])
