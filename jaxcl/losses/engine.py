@@ -41,8 +41,8 @@ def stream(problem: Problem, plan: Plan, *, tail_key: Array | None, met: Met | N
     """
     nonfinite = count_nonfinite(problem.keys, problem.bank)
     problem = _padded(problem, plan)
-    keys = unit_rows(problem.keys)
-    queries, keys = (keys, None) if plan.same else (problem.queries, keys)
+    unit = unit_rows(problem.keys)
+    queries, keys = (unit, None) if plan.same else (problem.queries, unit)
     before = None if met is None else padded_rows(met.part, -plan.rows % plan.tile)
     everything = queries, keys, 1 / problem.temperature, make_context(problem, plan, tail_key), before
     rows = _engine(plan, *vary(everything, axes_of(everything)))

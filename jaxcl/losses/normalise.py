@@ -57,15 +57,14 @@ def unit_rows(rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
 def _unit_rows(rows: Array) -> tuple[Array, tuple[Array, Array, Array]]:
     """The rows, and what their gradient needs; an empty array tells the dtype it must have."""
     inverse = inverse_norm(rows)
-    unit = rows.astype(jnp.float32) * inverse
-    return unit, (unit, inverse, rows[:0])
+    # or XLA would keep the rows after all, to make the unit rows again, and a broadcast of the norms, [N, D] each
+    unit, kept = lax.optimization_barrier((rows.astype(jnp.float32) * inverse, inverse))
+    return unit, (unit, kept, rows[:0])
 
 
 def _of_rows(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array]:
     """The gradient of rows, given that of the normalised ones."""
     unit, inverse, like = saved
-    # or XLA would share a broadcast of the norms between the two passes, and keep [N, D] of it from one to the other
-    inverse = lax.optimization_barrier(inverse)
     along = jnp.sum(unit * gradient, axis=-1, keepdims=True)
     return ((inverse * (gradient - unit * along)).astype(like.dtype),)
 
