@@ -43,13 +43,13 @@ def folder(text: str) -> Path:
         The path.
 
     Raises:
-        ConfigError: nothing is named.
+        ArgumentTypeError: nothing is named.
 
     >>> folder("runs/a").name
     'a'
     """
     if not text:
-        raise ConfigError("a flag that names a folder is empty; . is the folder that you are in")
+        raise argparse.ArgumentTypeError("no folder is named; . is the one that you are in")
     return Path(text).expanduser()
 
 

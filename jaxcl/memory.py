@@ -55,7 +55,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--embeddings", metavar="N,…", help="embeddings of a batch, a row each; left out: those of the config")
     add("--devices", type=int, metavar="N", help="devices that there are; left out: as many as mesh.shape names")
     add("--fit", action="store_true", help="find the largest batch.size that fits")
-    add("--seconds", type=float, default=BUDGET, help=f"for settings that save memory [{BUDGET:g}]; 0: none is tried")
+    add(
+        "--seconds", type=_seconds, default=BUDGET, help=f"for settings that save memory [{BUDGET:g}]; 0: none is tried"
+    )
     add(
         "--vs",
         choices=("torch",),
@@ -106,6 +108,17 @@ def _versus(config: Config, embeddings: Sequence[int], flags: argparse.Namespace
     if flags.json:
         return json.dumps([peak._asdict() for peak in peaks], indent=1)
     return "\n".join([*planner.notes, table(peaks), "", f"plot: {out / PLOT}"])
+
+
+def _seconds(text: str) -> float:
+    """The number of `--seconds`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return value
 
 
 def _find(config: Config, sizes: Sequence[int | None], flags: argparse.Namespace, begun: float) -> _Found:

@@ -10,6 +10,8 @@ import sys
 HAS_EMITTERS = importlib.metadata.version("jaxlib").startswith("0.10.")
 # for the whole process, before jax starts
 WITHOUT_EMITTERS = ["--xla_cpu_use_fusion_emitters=false"] if HAS_EMITTERS else []
+# LLVM has each program whole: cut up for its threads, as by default, one costs a fifth more, and all cores have tests
+UNDIVIDED = ["--xla_cpu_parallel_codegen_split_count=1"]
 # LLVM's part, on which most tests spend more time than on running what it made; slow ones, `pytest -m slow`, run it
 UNOPTIMISED = [] if "slow" in sys.argv else ["--xla_backend_optimization_level=0"]
 # for what does not depend on the code of a CPU at all

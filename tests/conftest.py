@@ -6,12 +6,13 @@ import os
 import shutil
 import tempfile
 
-from compile_options import UNOPTIMISED, WITHOUT_EMITTERS
+from compile_options import UNDIVIDED, UNOPTIMISED, WITHOUT_EMITTERS
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "PYTEST_XDIST_WORKER" not in os.environ:  # which has what this process sets
+    devices = "--xla_force_host_platform_device_count=8"
     os.environ["XLA_FLAGS"] = " ".join(
-        [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", *WITHOUT_EMITTERS, *UNOPTIMISED]
+        [os.environ.get("XLA_FLAGS", ""), devices, *WITHOUT_EMITTERS, *UNDIVIDED, *UNOPTIMISED]
     )
     # Many tests compile the same program: each is compiled once a session, in this process and in those it starts
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jaxcl-tests-")

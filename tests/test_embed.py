@@ -45,6 +45,7 @@ def test_it_writes_a_row_a_file_and_says_what_it_did(given, tmp_path, capsys):
         ([], "the following arguments are required: --workdir, --images, --out"),
         (["--out=x.json"], "the formats are .parquet, .csv, .npz"),
         (["--out="], "argument --out: it is empty, and names a file"),
+        (["--workdir="], "argument --workdir: no folder is named; . is the one that you are in"),
         (["--images=/nowhere"], "--images=/nowhere is not a folder"),
         (["--batch=0"], "argument --batch: '0' is not a number of images, 1 or more"),
         (["--layer=logits"], "invalid choice: 'logits'"),

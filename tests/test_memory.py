@@ -65,10 +65,13 @@ def test_the_batch_that_is_found_fits_and_a_step_more_does_not(capsys, monkeypat
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--target=rtx3070"], "--target=rtx3070 is unknown; did you mean 'rtx3070-8gb'?; known: a100-40gb"),
+        (["--target=rtx3070"], "--target=rtx3070 is unknown; did you mean 'rtx3070-8gb'; known: a100-40gb"),
         (["--embeddings=many"], "--embeddings=many is not a list of whole numbers"),
         (["--embeddings=33", "--target=cpu"], "--embeddings=33 is not a multiple of the 2 views"),
         (["--devices=0"], "--devices=0: at least 1"),
+        (["--seconds=-5"], "argument --seconds: '-5' is not a number of seconds, 0 or more"),
+        (["--seconds=nan"], "argument --seconds: 'nan' is not a number of seconds, 0 or more"),
+        (["--target=cpu", "--config.data.name=imagenet"], "data.name='imagenet' is not one of emoji, fashion_mnist"),
         (["--config.loss.tempratur=1"], "unknown setting 'loss.tempratur'; did you mean 'loss.temperature'"),
         (["--targt=cpu"], "unrecognized arguments: --targt=cpu"),
         (["--target=cpu", "--target=v5e"], "--target is given 2 times"),

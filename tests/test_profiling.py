@@ -11,7 +11,7 @@ from jaxcl.profiling import MEMORY, Profile
 def trace(monkeypatch):
     """What the profiler was asked to do, instead of doing it."""
     asked = []
-    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: asked.append("start"))
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder, profiler_options: asked.append("start"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: asked.append("stop"))
     monkeypatch.setattr(jax.profiler, "save_device_memory_profile", lambda file: asked.append("memory"))
     return asked

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from compile_options import UNOPTIMISED
+from compile_options import UNDIVIDED, UNOPTIMISED
 from PIL import Image
 
 from jaxcl import finish as ending
@@ -352,7 +352,7 @@ def test_ctrl_c_saves_and_ends_cleanly_and_the_run_goes_on(tmp_path):
     )
     command = [sys.executable, "-m", "jaxcl.main", f"--config={config}", f"--workdir={tmp_path / 'run'}"]
     metrics = tmp_path / "run" / "metrics.jsonl"
-    environment = {**os.environ, "XLA_FLAGS": " ".join(UNOPTIMISED)}
+    environment = {**os.environ, "XLA_FLAGS": " ".join([*UNDIVIDED, *UNOPTIMISED])}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         for _ in range(3000):
             if metrics.exists() and metrics.stat().st_size:

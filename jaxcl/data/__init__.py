@@ -6,7 +6,7 @@ from jaxcl.data.folder import open_images
 from jaxcl.data.loader import Loader
 from jaxcl.data.pipeline import make_loader
 from jaxcl.data.record import BadImage, Record, Source, Splits
-from jaxcl.data.sources import open_source
+from jaxcl.data.sources import check_name, open_source
 from jaxcl.data.spoken import caption_line
 from jaxcl.data.tokens import Tokenizer, make_tokenizer
 from jaxcl.data.twice import LoaderOfMicroBatches, Twice
@@ -25,6 +25,7 @@ __all__ = [
     "Tokenizer",
     "Twice",
     "caption_line",
+    "check_name",
     "check_readable",
     "eval_batches",
     "eval_images",

@@ -25,31 +25,46 @@ def open_source(config: DataConfig, *, captions: bool = False) -> Splits:
     Raises:
         ConfigError: the name is unknown (the nearest known one is named), or the data or their captions are not there.
     """
+    check_name(config.name)
     splits = _open(config, captions)
     return hold_out_training(splits, config.validation) if config.validation else splits
 
 
 def _open(config: DataConfig, captions: bool) -> Splits:
     """The data set's own two splits."""
-    kind, colon, rest = config.name.partition(":")
+    kind, _, rest = config.name.partition(":")
     # Imported here, so that one set needs only what it itself reads.
-    if kind == "emoji" and not colon:
+    if kind == "emoji":
         from jaxcl.data.emoji import open_emoji
 
         return open_emoji(config, captions=captions)
-    if kind == "fashion_mnist" and not colon:
+    if kind == "fashion_mnist":
         from jaxcl.data.fashion_mnist import open_fashion_mnist
 
         return open_fashion_mnist(config)
-    if kind == "folder" and rest:
+    if kind == "folder":
         from jaxcl.data.folder import open_folder
 
         return open_folder(rest, config, captions=captions)
-    if kind == "tfds" and rest:
-        from jaxcl.data.tfds import open_tfds
+    from jaxcl.data.tfds import open_tfds
 
-        return open_tfds(rest, config, captions=captions)
-    raise ConfigError(_unknown(config.name))
+    return open_tfds(rest, config, captions=captions)
+
+
+def check_name(name: str) -> None:
+    """Whether `data.name` is of a kind that there is; not whether the data are.
+
+    Args:
+        name: the setting.
+
+    Raises:
+        ConfigError: it is not.
+
+    >>> check_name("folder:/nowhere/yet")
+    """
+    kind, colon, rest = name.partition(":")
+    if kind not in (("folder", "tfds") if rest else () if colon else ("emoji", "fashion_mnist")):
+        raise ConfigError(_unknown(name))
 
 
 def _unknown(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,12 @@ from jaxcl.data.loader import Batch, BatchReader, Loader
 from jaxcl.portions import Portions
 
 PASSES = 2  # of a cached step over its images: encode and replay
-_KEPT = ("id", "label")
+_KEPT, _SUMS = ("id", "label"), "sums"
+
+
+def _checksums(micro: Batch) -> np.ndarray:
+    """Of the views of each image."""
+    return np.array([zlib.crc32(views.tobytes()) for views in micro["views"]], np.uint32)
 
 
 class Twice:
@@ -38,7 +44,7 @@ class Twice:
 
         Raises:
             RuntimeError: a third pass.
-            ConfigError: an image could be read in one pass, and not in the other.
+            ConfigError: an image could be read in one pass, and not in the other, or its pixels are others.
         """
         if not self._left:
             raise RuntimeError(f"a batch that is not in memory can be gone through {PASSES} times")
@@ -47,8 +53,9 @@ class Twice:
             micro = next(self._stream)
             if len(self._seen) == number:
                 self._note(micro["bad"])
-                self._seen.append({name: micro[name] for name in _KEPT})
-            self._check(micro["id"], self._seen[number]["id"])
+                self._seen.append({name: micro[name] for name in _KEPT} | {_SUMS: _checksums(micro)})
+            else:
+                self._check(micro, self._seen[number])
             yield micro
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -60,14 +67,17 @@ class Twice:
         ordered[np.concatenate(taken)] = rows
         return ordered
 
-    def _check(self, ids: np.ndarray, first: np.ndarray) -> None:
+    def _check(self, micro: Batch, first: Batch) -> None:
         """The gradient of an image must not meet another image."""
-        for now, before in zip(ids.tolist(), first.tolist(), strict=True):
-            if now != before:
-                raise ConfigError(
-                    f"data.name={self._name} changed while a step read it twice: where image {before} was, there is "
-                    f"{now}; batch.images = 'host' reads each image once"
-                )
+        ids = zip(micro["id"].tolist(), first["id"].tolist(), strict=True)
+        changes = [f"where image {before} was, there is {now}" for now, before in ids if now != before]
+        changed = micro["id"][_checksums(micro) != first[_SUMS]]
+        changes += [f"image {number} has other pixels" for number in changed.tolist()]
+        if changes:
+            raise ConfigError(
+                f"data.name={self._name} changed while a step read it twice: {changes[0]}; "
+                "batch.images = 'host' reads each image once"
+            )
 
 
 @dataclass

@@ -12,6 +12,7 @@ with contextlib.suppress(ImportError):
 
 WORD = 32  # marks of a word
 GROUP = 16  # words of a group
+RUN = 512  # numbers that one triangle of ones sums up; a MiB
 
 
 def places_of(marks: Bool[Array, "n c"], slots: int) -> tuple[Int[Array, "n s"], Int[Array, " n"]]:
@@ -33,11 +34,7 @@ def places_of(marks: Bool[Array, "n c"], slots: int) -> tuple[Int[Array, "n s"],
     """
     words = _words(marks)
     counts, width = _ones(words), words.shape[1]
-    # a product: the running sum of XLA's CPU code takes a time quadratic in the words; exact below 2^24
-    through = jnp.matmul(
-        counts.astype(jnp.float32), jnp.triu(jnp.ones((width, width))), precision=lax.Precision.HIGHEST
-    )
-    through = through.astype(jnp.int32)
+    through = _running_sum(counts)
     mark = jnp.arange(slots, dtype=jnp.int32)
     which = jnp.sum((through[:, GROUP - 1 :: GROUP, None] <= mark).astype(jnp.int32), axis=1) * GROUP
     for half in (8, 4, 2, 1):
@@ -68,6 +65,23 @@ def values_at(array: Array, places: Int[Array, "n s"]) -> Array:
     rows, columns = array.shape
     first = columns * jnp.arange(rows, dtype=jnp.int32)[:, None]
     return jnp.take(array.reshape(-1), first + jnp.minimum(places, columns - 1), mode="clip")
+
+
+def _running_sum(counts: Int[Array, "n w"]) -> Int[Array, "n w"]:
+    """Sums of each row up to each column, below 2^24.
+
+    By products with a triangle, of runs and then of what these sum to: the running sum of XLA's CPU code, and one
+    triangle for all columns, take a time quadratic in the columns.
+    """
+    rows, width = counts.shape
+    run = min(width, RUN)
+    runs = jnp.pad(counts, ((0, 0), (0, -width % run))).reshape(rows, -1, run)
+    triangle = jnp.triu(jnp.ones((run, run)))
+    within = jnp.matmul(runs.astype(jnp.float32), triangle, precision=lax.Precision.HIGHEST).astype(jnp.int32)
+    if width > run:
+        sums = within[:, :, -1]
+        within += (_running_sum(sums) - sums)[:, :, None]
+    return within.reshape(rows, -1)[:, :width]
 
 
 def _words(marks: Bool[Array, "n c"]) -> UInt32[Array, "n w"]:

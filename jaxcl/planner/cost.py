@@ -1,7 +1,8 @@
 """Operations and bytes of a program before it is compiled, and the seconds that a device's public rates make of them.
 
 XLA counts the body of a loop once, and for a device that is not there it counts nothing; so this walks the program as
-JAX traced it: a scan counts as often as it runs, a recomputed block again, a shard's work once for each device.
+JAX traced it: a scan counts as often as it runs, a recomputed block again, a shard's work once for each device. What
+depends on data counts as the least that it can be.
 """
 
 from __future__ import annotations
@@ -48,14 +49,16 @@ class Op(NamedTuple):
     bytes: int
 
 
-def costs(jaxpr: Any) -> Counter[Op]:
+def costs(jaxpr: Any, platform: str = "cpu") -> Counter[Op]:
     """How often each operation of a program is done, over all devices.
 
     Args:
         jaxpr: of `jax.make_jaxpr`, or of `jax.jit(…).trace(…)`.
+        platform: cpu, cuda or tpu, where the program has a branch for each.
 
     Returns:
-        Operations and their numbers; a loop whose number of turns is not in the program counts as one turn.
+        Operations and their numbers, at least: of the branches of a condition those of the cheapest, and none of a loop
+        whose number of turns is not in the program.
 
     >>> import jax
     >>> ops = costs(jax.make_jaxpr(lambda x, w: x @ w)(jnp.ones((3, 4)), jnp.ones((4, 5))))
@@ -70,13 +73,13 @@ def costs(jaxpr: Any) -> Counter[Op]:
         elif name == "conv_general_dilated":
             total[Op(_kind(equation), _convolution_flops(equation), _traffic(equation))] += 1
         elif name == "cond":
-            total += _most(params["branches"])
+            total += _branch(params, platform)
         elif name in UNFUSED:
             total[Op("", 0, _traffic(equation))] += 1
         else:
             times = _turns(name, params)
             for inner in _inner(params):
-                for op, number in costs(inner).items():
+                for op, number in costs(inner, platform).items():
                     total[op] += number * times
     return total
 
@@ -127,16 +130,20 @@ def _inner(params: dict[str, Any]) -> Iterator[Any]:
                 yield item
 
 
-def _most(branches: Any) -> Counter[Op]:
-    """The branch that computes most."""
-    found = [costs(branch) for branch in branches]
-    return found[max(range(len(found)), key=lambda number: flops_of(found[number]))]
+def _branch(params: dict[str, Any], platform: str) -> Counter[Op]:
+    """The branch for a platform, or else the one that computes least."""
+    branches, platforms = params["branches"], params.get("branches_platforms")
+    if platforms is not None:
+        own = [branch for branch, names in zip(branches, platforms, strict=True) if names is None or platform in names]
+        branches = own[:1] or branches
+    found = [costs(branch, platform) for branch in branches]
+    return min(found, key=flops_of)
 
 
 def _turns(name: str, params: dict[str, Any]) -> int:
-    """How often what is inside an operation is done."""
-    if name == "scan":
-        return params["length"]
+    """How often what is inside an operation is done, at least."""
+    if name in ("scan", "while"):
+        return params.get("length", 0)
     return _shards(params) if name == "shard_map" else 1
 
 

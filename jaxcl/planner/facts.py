@@ -8,7 +8,7 @@ from pathlib import Path
 from jaxcl import methods
 from jaxcl.blueprint import Facts
 from jaxcl.config import Config
-from jaxcl.data import make_tokenizer
+from jaxcl.data import check_name, make_tokenizer
 from jaxcl.teacher import TeacherRun, find_teacher, imagined_teacher
 
 CLIP_VOCAB = 49_408 + 3  # of CLIP's tokenizer, and the three tokens that are ours
@@ -24,12 +24,17 @@ def expected_facts(config: Config) -> tuple[Facts, list[str]]:
     Returns:
         The facts, and a sentence for each that is a guess.
 
+    Raises:
+        ConfigError: `data.name` is of no kind that there is.
+
     >>> expected_facts(Config())[0].channels
     3
     """
     name, notes = config.data.name, []
-    channels = 1 if GREY in name else 3
-    if ":" in name:
+    check_name(name)
+    kind = name.partition(":")[0]
+    channels = 1 if GREY in name and kind != "folder" else 3  # a folder is read in colour
+    if kind == "tfds":
         notes.append(f"images of data.name = {name!r} are taken to have {channels} channel{'s' * (channels > 1)}")
     captions = methods.traits(config.method).captions
     vocab = length = None

@@ -189,6 +189,6 @@ def _state_bytes(state: Any) -> Counter[str]:
         PARAMETERS: (state.params, state.batch_stats, state.target, state.frozen),
         OPTIMIZER: state.opt_state,
         QUEUE: state.queue,
-        OTHER: (state.step, state.updates, state.queue_rows),
+        OTHER: (state.step, state.updates, state.queue_rows, state.loss_scale),
     }
     return Counter({part: device_bytes(tree) for part, tree in parts.items()})

@@ -217,7 +217,7 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
     traced = [piece.function.trace(*piece.arguments) for piece in (*pieces, *alone)]
     found = compiler([trace.lower() for trace in traced])
     loss = found[-1] if alone and isinstance(found[-1], Stats) else None
-    ops = [None if quick else costs(trace.jaxpr) for trace in traced]
+    ops = [None if quick else costs(trace.jaxpr, target.platform) for trace in traced]
     rows = [_program(*each, loss, blueprint) for each in zip(pieces, found, ops, strict=False)]
     programs = [program for program, _ in rows]
     refused = next((f"{program.name}: {program.reason}" for program in programs if program.reason), "")

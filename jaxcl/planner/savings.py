@@ -80,7 +80,7 @@ def find_savings(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Savings:
-    """Compiles candidates, two side by side, until the time is up; the first two always.
+    """Compiles candidates, two side by side, until the time is up.
 
     Args:
         row: what they are compared with.
@@ -93,7 +93,7 @@ def find_savings(
     """
     waiting, found, tried = candidates(row.config, row.parts), list[Saving](), 0
     begun, longest = clock(), 0.0
-    while waiting and (not tried or clock() - begun + longest < seconds):
+    while waiting and clock() - begun + longest < seconds:
         started, pair = clock(), waiting[:TOGETHER]
         peaks = peaks_of([with_settings(row.config, settings) for settings in pair])
         waiting, tried, longest = waiting[TOGETHER:], tried + len(pair), max(longest, clock() - started)

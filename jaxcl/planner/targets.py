@@ -21,6 +21,7 @@ GIB = 1 << 30
 SHARE = 0.75  # of a CUDA card's memory JAX reserves, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
 DEFAULT = "a100-80gb"
 CPU = "cpu"
+NEEDED = ("device_memory_size", "major", "memory_bandwidth")  # of a card's file, for a plan
 ALIASES = {"h200": "h200-141gb"}
 # nothing can be timed on a device that is not there, and Triton's products are chosen by timing alone
 CUDA_OPTIONS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
@@ -69,6 +70,11 @@ class Target(NamedTuple):
     def limit_bytes(self) -> int:
         """What a program may use of one device."""
         return int(self.memory_bytes * self.share)
+
+    @property
+    def platform(self) -> str:
+        """Whose operations it would run, whoever's compiler is used."""
+        return CPU if self.name == CPU else "tpu" if self.name in _TPUS else "cuda"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -147,8 +153,23 @@ def read_card(name: str) -> str:
     if name in _CARDS:
         return resources.files("jaxcl.planner").joinpath("targets", f"{name}.txtpb").read_text()
     if name.endswith(".txtpb") and Path(name).is_file():
-        return Path(name).read_text()
+        return _checked(Path(name))
     raise ConfigError(f"--target={name} must be one of {', '.join(cards())}, or a .txtpb file that exists")
+
+
+def _checked(file: Path) -> str:
+    """The text of a card's file that has what a plan needs."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--target={file} cannot be read as text: {error}") from error
+    missing = [field for field in NEEDED if field not in _numbers(text)]
+    if missing:
+        raise ConfigError(
+            f"--target={file} is no GpuTargetConfigProto in text form: it has no {', '.join(missing)}; "
+            "jaxcl/planner/targets has some"
+        )
+    return text
 
 
 def find_target(name: str | None) -> Target:
@@ -165,13 +186,17 @@ def find_target(name: str | None) -> Target:
     """
     if name == CPU:
         return _this_cpu("")
+    if name is not None and not name:
+        raise ConfigError(f"--target= is empty; known: {', '.join(known_targets())}, or a .txtpb file")
     chosen = ALIASES.get(name or DEFAULT, name or DEFAULT)
     if chosen in _TPUS:
         return _tpu(chosen)
     if chosen not in _CARDS and not chosen.endswith(".txtpb"):
         known = known_targets()
         near = suggestion(chosen, known).partition("; known")[0]
-        raise ConfigError(f"--target={chosen} is unknown{near}; known: {', '.join(known)}, or a .txtpb file")
+        raise ConfigError(
+            f"--target={chosen} is unknown{near.rstrip('?')}; known: {', '.join(known)}, or a .txtpb file"
+        )
     text = read_card(chosen)
     if name is None and not has_cuda():
         return _this_cpu(f"no compiler for a GPU is installed, so this is for the CPU: {cuda_command()}")
@@ -226,7 +251,7 @@ def cuda_command() -> str:
 
 def use_cpu() -> None:
     """Keeps JAX from looking for a device of its own; only before JAX is loaded."""
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["JAX_PLATFORMS"] = "cpu"  # whatever it says: a GPU that is here must not be taken
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")

@@ -120,7 +120,9 @@ def figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("wall time", duration(get("wall_seconds"))),
         *([("device-days", number(days, 3))] if (days := device_days(summary)) else []),
     ]
-    rows += [("non-finite steps", f"{get('nonfinite_steps'):,} (skipped)")] if get("nonfinite_steps") else []
+    if lost := get("nonfinite_steps"):
+        what = "all: nothing was learned" if lost == get("steps") else "skipped"
+        rows += [("non-finite steps", f"{lost:,} ({what})")]
     rows += [("unreadable images", f"{get('bad_images'):,} (replaced)")] if get("bad_images") else []
     return rows
 

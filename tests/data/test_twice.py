@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxcl.config import AugmentConfig, ConfigError, DataConfig
 from jaxcl.data import LoaderOfMicroBatches, make_loader, open_source
@@ -117,4 +118,17 @@ def test_an_image_that_is_lost_between_the_passes_ends_the_run(image_folder):
     last = batch["id"][-1]
     damage(folder, source, int(np.searchsorted(source.ids, last)))
     with pytest.raises(ConfigError, match=rf"where image {last} was, there is .*batch.images = 'host'"):
+        list(batch)
+
+
+def test_an_image_that_is_another_in_the_second_pass_ends_the_run(image_folder):
+    folder = image_folder({"": 38})
+    source = open_source(DataConfig(name=f"folder:{folder}")).train
+    batch = next(loader(source, Portions(31, 2), batch=31))
+    for _ in batch:
+        pass
+    last = batch["id"][-1]
+    path = folder / source[int(np.searchsorted(source.ids, last))].name
+    Image.fromarray(np.full((40, 40, 3), 7, np.uint8)).save(path)
+    with pytest.raises(ConfigError, match=rf"image {last} has other pixels; batch.images = 'host'"):
         list(batch)

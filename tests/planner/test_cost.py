@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from jaxcl.config import ModelConfig
+from jaxcl.losses import streaming_infonce
 from jaxcl.mesh import DATA, make_mesh
 from jaxcl.models import make_encoder
 from jaxcl.planner.cost import Op, costs, flops_of, seconds_of
@@ -54,7 +55,37 @@ def test_a_fori_loop_and_a_conditional():
         x = jax.lax.fori_loop(0, 3, lambda _, c: c @ c, x)
         return jax.lax.cond(flag, lambda c: c @ c, lambda c: c, x)
 
-    assert flops(run, shape(4, 4), True) == 4 * 2 * 4**3
+    assert flops(run, shape(4, 4), True) == 3 * 2 * 4**3  # the branch that does nothing
+
+
+def test_a_loop_whose_turns_depend_on_data_may_not_turn():
+    def run(x, turns):
+        return jax.lax.fori_loop(0, turns, lambda _, c: c @ c, x)
+
+    assert flops(run, shape(4, 4), 3) == 0
+
+
+def test_of_branches_for_platforms_the_targets_own_counts():
+    def run(x):
+        return jax.lax.platform_dependent(x, cpu=lambda x: x @ x @ x, default=lambda x: x @ x)
+
+    traced = jax.make_jaxpr(run)(jnp.ones((4, 4)))
+    assert [flops_of(costs(traced, platform)) for platform in ("cpu", "cuda")] == [2 * 2 * 4**3, 2 * 4**3]
+
+
+@pytest.mark.parametrize(("top_k", "products"), [(None, 3), (8, 1)])
+def test_a_streamed_loss_multiplies_every_pair_forward_and_where_all_count_twice_more_backward(top_k, products):
+    n, d = 256, 16
+    ids = jnp.repeat(jnp.arange(n // 2), 2)
+
+    def loss(rows):
+        given = dict(temperature=0.2, top_k=top_k, exclude_diagonal=True)
+        return jnp.sum(streaming_infonce(rows, rows, ids, ids, **given).loss)
+
+    ops = costs(jax.make_jaxpr(jax.grad(loss))(shape(n, d)), "cuda")
+    of_pairs = products * 2 * n * n * d
+    selected = 2 * 2 * n * d * (top_k or 0)  # the chosen rows, scored and summed again
+    assert flops_of(ops) == of_pairs + selected
 
 
 def test_a_convolution():

@@ -208,9 +208,12 @@ def test_a_batch_grows_by_whole_micro_batches_or_an_image_a_device():
 def test_guesses_about_data_tokens_and_teacher_are_said():
     config = tiny("clip", **{"text.tokenizer": "/nowhere/tokenizer.json"})
     assert expected_facts(config)[0].vocab == 49_411
-    assert len(assumptions(config)) == 2
+    assert len(assumptions(config)) == 1
+    assert assumptions(resolve({"data": {"name": "tfds:mnist"}}))[0].endswith("are taken to have 1 channel")
     assert any("as large as its student" in note for note in assumptions(tiny("distill")))
     assert expected_facts(resolve({"data": {"name": "fashion_mnist"}}))[0].channels == 1
+    facts, notes = expected_facts(resolve({"data": {"name": "folder:/nowhere/my_mnist"}}))
+    assert (facts.channels, notes) == (3, [])
 
 
 def test_what_waits_on_the_host_takes_no_memory_of_the_device():

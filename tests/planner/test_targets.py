@@ -1,5 +1,7 @@
 """The devices that a step can be planned for."""
 
+import os
+
 import pytest
 
 from jaxcl.config import ConfigError
@@ -57,9 +59,40 @@ def test_a_file_of_ones_own_is_a_target_without_public_rates(with_cuda, tmp_path
 
 
 def test_an_unknown_target_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"--target=rtx3070 is unknown; did you mean 'rtx3070-8gb'\?") as error:
+    with pytest.raises(
+        ConfigError, match=r"--target=rtx3070 is unknown; did you mean 'rtx3070-8gb'; known: a1"
+    ) as error:
         find_target("rtx3070")
     assert all(name in str(error.value) for name in known_targets())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"has no device_memory_size, major, memory_bandwidth"),
+        (
+            b"gpu_device_info { memory_bandwidth: 5 }",
+            r"has no device_memory_size, major; jaxcl/planner/targets has some",
+        ),
+        (b"\xff\xfe\x00", "cannot be read as text"),
+    ],
+)
+def test_a_file_that_is_no_card_is_an_error_that_says_what_it_lacks(with_cuda, tmp_path, content, message):
+    path = tmp_path / "mine.txtpb"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        find_target(str(path))
+
+
+def test_an_empty_name_is_no_target():
+    with pytest.raises(ConfigError, match=r"--target= is empty; known: a100-40gb"):
+        find_target("")
+
+
+def test_no_device_of_this_machine_is_taken_whatever_the_environment_says(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    targets.use_cpu()
+    assert os.environ["JAX_PLATFORMS"] == "cpu"
 
 
 @pytest.mark.parametrize("name", ["a100-80gb", "v5e"])

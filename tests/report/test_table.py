@@ -122,6 +122,7 @@ def test_trouble_is_shown_only_where_there_was_some():
     table = summary_table({**SUMMARY, "nonfinite_steps": 3, "bad_images": 2})
     assert "3 (skipped)" in table
     assert "2 (replaced)" in table
+    assert "(all: nothing was learned)" in summary_table({**SUMMARY, "nonfinite_steps": SUMMARY["steps"]})
 
 
 @pytest.mark.parametrize(
