@@ -21,7 +21,8 @@ from typing import Any
 
 TOTAL_SECONDS = 400.0  # of the seven minutes, less the start and the last write
 MEMORY_SECONDS = 60.0  # kept for the process that measures memory
-OFFLOAD_SECONDS = 45.0  # and for the steps with what is moved to the host
+OFFLOAD_SECONDS = 45.0  # for the steps with what is moved to the host
+PLAN_SECONDS = 90.0  # and for steps beside what the planner says of them
 NAME = "gpu_check.json"
 
 
@@ -65,7 +66,7 @@ def _check(path: Path, folder: str, dry_run: bool) -> dict[str, Any]:
     from jaxcl.bench.about import about
     from jaxcl.bench.budget import Budget
 
-    budget = Budget(TOTAL_SECONDS - MEMORY_SECONDS - OFFLOAD_SECONDS)
+    budget = Budget(TOTAL_SECONDS - MEMORY_SECONDS - OFFLOAD_SECONDS - PLAN_SECONDS)
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -100,6 +101,9 @@ def _check(path: Path, folder: str, dry_run: bool) -> dict[str, Any]:
     _say(budget, "optimizer and queue on the host")
     result["offload"] = _offload(dry_run)
     save()
+    _say(budget, "planned and measured peaks of steps")
+    result["plan"] = _planned(dry_run, TOTAL_SECONDS - budget.spent(), folder)
+    save()
     return result
 
 
@@ -131,6 +135,13 @@ def _offload(dry_run: bool) -> list[dict[str, Any]] | str:
     except ImportError as error:
         return f"not run: {error}"
     return gpu_offload.offloads(gpu_offload.DRY if dry_run else gpu_offload.FULL)
+
+
+def _planned(dry_run: bool, seconds: float, folder: str) -> list[dict[str, Any]]:
+    """What `jaxcl.bench.gpu_plan` finds in the time that is left."""
+    from jaxcl.bench import gpu_plan
+
+    return gpu_plan.planned_steps(gpu_plan.DRY if dry_run else gpu_plan.FULL, seconds, folder)
 
 
 def _flat(row: Any) -> dict[str, Any]:
@@ -170,7 +181,7 @@ def _summary(result: dict[str, Any]) -> str:
         k = "all" if row["k"] is None else row["k"]
         predicted = f"{row['predicted_bytes'] / 2**20:.1f} MiB"
         lines.append(f"memory of {row['name']}, k={k}, {row['dtype']}: predicted {predicted}, measured {measured}")
-    return "\n".join(lines + _offload_lines(result["offload"]))
+    return "\n".join([*lines, *_offload_lines(result["offload"]), *_plan_lines(result["plan"])])
 
 
 def _offload_lines(found: list[dict[str, Any]] | str) -> list[str]:
@@ -178,6 +189,13 @@ def _offload_lines(found: list[dict[str, Any]] | str) -> list[str]:
     if isinstance(found, str):
         return [f"optimizer and queue on the host: {found}"]
     from jaxcl.bench.gpu_offload import line
+
+    return [line(row) for row in found]
+
+
+def _plan_lines(found: list[dict[str, Any]]) -> list[str]:
+    """What was planned."""
+    from jaxcl.bench.gpu_plan import line
 
     return [line(row) for row in found]
 

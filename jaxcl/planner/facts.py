@@ -8,7 +8,6 @@ from pathlib import Path
 from jaxcl import methods
 from jaxcl.blueprint import Facts
 from jaxcl.config import Config
-from jaxcl.data import check_name, make_tokenizer
 from jaxcl.teacher import TeacherRun, find_teacher, imagined_teacher
 
 CLIP_VOCAB = 49_408 + 3  # of CLIP's tokenizer, and the three tokens that are ours
@@ -30,6 +29,8 @@ def expected_facts(config: Config) -> tuple[Facts, list[str]]:
     >>> expected_facts(Config())[0].channels
     3
     """
+    from jaxcl.data import check_name, make_tokenizer  # here: what reads images need not be there to plan without them
+
     name, notes = config.data.name, []
     check_name(name)
     kind = name.partition(":")[0]

@@ -242,6 +242,28 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
     )
 
 
+def peak_of(blueprint: Blueprint, compiler: Compiler) -> int:
+    """Bytes of one device at the peak of a step, for the devices that it was drawn for.
+
+    Args:
+        blueprint: of the run.
+        compiler: for them.
+
+    Returns:
+        The largest over the programs.
+
+    Raises:
+        ConfigError: the compiler refuses one.
+    """
+    pieces = pieces_of(blueprint)
+    found = compiler([piece.function.trace(*piece.arguments).lower() for piece in pieces])
+    programs = [_program(piece, stats, None, None, blueprint)[0] for piece, stats in zip(pieces, found, strict=True)]
+    for program in programs:
+        if program.reason:
+            raise ConfigError(f"{program.name}: {program.reason}")
+    return max(program.peak_bytes for program in programs)
+
+
 def _program(
     piece: Piece, stats: Stats | str, ops: Any, loss: Stats | None, blueprint: Blueprint
 ) -> tuple[Program, dict[str, int]]:

@@ -47,6 +47,9 @@ def test_a_dry_run_writes_one_json_with_all_parts(tmp_path, fast_compile):
         ("moments", True, None),
         ("queue", True, None),
     ]
+    (step,) = read["plan"]
+    assert (step["measured"], step["note"]) == (None, None)  # a CPU does not tell
+    assert step["planned"] > 0
     assert "comparisons with the definition agree" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["gpu_check.json"]
 
@@ -55,7 +58,7 @@ def test_a_dry_run_writes_one_json_with_all_parts(tmp_path, fast_compile):
 def test_the_exit_code_says_whether_every_engine_is_right(monkeypatch, tmp_path, capsys, agrees, code):
     verdict = dict(engine="strip", kind="pairs", k=3, dtype="float32", agrees=agrees)
     result = {"agreement": [verdict], "gemm_peak_tflops": {}, "rows": [], "left_out": ["a program"], "memory": []}
-    result["offload"] = "not run: a library is missing"
+    result["offload"], result["plan"] = "not run: a library is missing", []
     monkeypatch.setattr(gpu_check, "_check", lambda path, folder, dry_run: result)
     assert gpu_check.main([str(tmp_path / "x.json")]) == code
     out = capsys.readouterr().out
