@@ -63,7 +63,7 @@ def init(size: int, dim: int, dtype: Any = jnp.float16) -> Queue:
 
 
 # Arguments are ArrayLike so that a wrong shape is the ValueError below, with or without a run-time type checker.
-def push(q: Queue, values: ArrayLike, groups: ArrayLike) -> Queue:
+def push(q: Queue, values: ArrayLike, groups: ArrayLike, *, when: ArrayLike = True) -> Queue:
     """Write a batch over the oldest rows: exact first in, first out, whatever the batch size.
 
     Rows are normalised in float32, then stored; gradients stop here. Of a batch larger than the queue the last K rows
@@ -73,6 +73,8 @@ def push(q: Queue, values: ArrayLike, groups: ArrayLike) -> Queue:
         q: the queue.
         values: [B, D], any float dtype, need not be normalised.
         groups: [B] int32 ids.
+        when: bool scalar, may be traced; False: nothing is written. To choose between two queues afterwards would take
+            the memory of a second one.
 
     Returns:
         The queue after the push.
@@ -89,12 +91,13 @@ def push(q: Queue, values: ArrayLike, groups: ArrayLike) -> Queue:
     batch = values.shape[0]
     kept = min(batch, size)
     rows = (q.cursor + (batch - kept) + jnp.arange(kept, dtype=jnp.int32)) % size  # only modulo indices wrap
+    rows = jnp.where(when, rows, size + jnp.arange(kept, dtype=jnp.int32))  # rows beyond the last are dropped
     new = unit(lax.stop_gradient(values[batch - kept :])).astype(q.values.dtype)
     return Queue(
-        q.values.at[rows].set(new, unique_indices=True),
-        q.groups.at[rows].set(groups[batch - kept :], unique_indices=True),
-        (q.cursor + batch) % size,
-        jnp.minimum(q.filled + batch, size),
+        q.values.at[rows].set(new, mode="drop", unique_indices=True),
+        q.groups.at[rows].set(groups[batch - kept :], mode="drop", unique_indices=True),
+        jnp.where(when, (q.cursor + batch) % size, q.cursor),
+        jnp.where(when, jnp.minimum(q.filled + batch, size), q.filled),
     )
 
 

@@ -151,13 +151,13 @@ def make_finish(
 
     def finish(state: Any, new: Any, metrics: dict[str, Any], push_values: Any, push_groups: Any) -> tuple[Any, Any]:
         finite = jnp.isfinite(metrics["loss"] + metrics["grad_norm"] + optax.tree.norm(new.params))
-        queue = state.queue and queues.push(state.queue, push_values, push_groups)
+        queue = state.queue and queues.push(state.queue, push_values, push_groups, when=finite)
         target = state.target
         if method.target and target_decay is not None:
             target = ema(target, method.target(new.params), target_decay(state.updates))
-        new = new._replace(queue=queue, target=target, updates=state.updates + 1)
-        moved = new._replace(frozen=None), state._replace(frozen=None)
-        new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), *moved)
+        new = new._replace(target=target, updates=state.updates + 1)
+        moved = (x._replace(frozen=None, queue=None) for x in (new, state))
+        new = jax.tree.map(lambda after, before: jnp.where(finite, after, before), *moved)._replace(queue=queue)
         metrics = dict(metrics, learning_rate=learning_rate(state.updates), skipped=state.step + 1 - new.updates)
         if state.loss_scale is not None:
             overflow = metrics["overflow"] > 0

@@ -182,3 +182,24 @@ def test_random_rows_are_a_queue_of_their_own_and_a_part_filled_one_counts_what_
     some = queue.drawn(full, jax.random.key(0), 4)
     assert int(some.filled) == 4
     assert len(set(some.groups.tolist())) == 4
+
+
+@pytest.mark.parametrize("batch", [3, 10, 23])
+def test_a_push_that_is_not_to_be_changes_no_bit(batch):
+    q, _ = pushed(10, [4, 9])
+    step = jax.jit(lambda q, values, groups, when: queue.push(q, values, groups, when=when))
+    values, groups = np.full((batch, 3), np.nan, np.float32), np.arange(batch, dtype=np.int32)
+    jax.tree.map(np.testing.assert_array_equal, step(q, values, groups, False), q)
+    values = np.ones((batch, 3), np.float32)
+    done = queue.push(q, values, groups)
+    jax.tree.map(np.testing.assert_array_equal, step(q, values, groups, True), done)
+    assert int(done.cursor) == (int(q.cursor) + batch) % 10
+
+
+def test_whether_to_push_takes_no_second_queue():
+    size, dim = 4096, 64
+    q = jax.eval_shape(lambda: queue.init(size, dim))
+    step = jax.jit(lambda q, values, groups, when: queue.push(q, values, groups, when=when), donate_argnums=0)
+    shapes = jax.ShapeDtypeStruct((8, dim), jnp.float32), jax.ShapeDtypeStruct((8,), jnp.int32)
+    memory = step.lower(q, *shapes, jax.ShapeDtypeStruct((), jnp.bool_)).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < size * dim
