@@ -62,7 +62,7 @@ def pieces_of(blueprint: Blueprint) -> list[Piece]:
     step: Any = blueprint.train_step
     if isinstance(step, HostedStep):
         return _hosted(blueprint, step, batch)
-    live = _state_bytes(blueprint.like) + Counter({BATCH: device_bytes(batch)})
+    live = _state_bytes(blueprint) + Counter({BATCH: device_bytes(batch)})
     return [Piece(STEP, step, (blueprint.like, batch), 1, live, ACTIVATIONS, OTHER)]
 
 
@@ -90,13 +90,13 @@ def _hosted(blueprint: Blueprint, step: HostedStep, batch: dict[str, Any]) -> li
             SIMILARITY: embeddings + problem,
             GRADIENTS: gradients,
             PARAMETERS: statistics,
-            OPTIMIZER: waiting_bytes(blueprint.like.opt_state),  # it comes for this program alone
+            OPTIMIZER: waiting_in(blueprint)[OPTIMIZER],  # it comes for this program alone
         },
     }
     pieces = []
     for name, (function, arguments) in step.lowerable(batch).items():
         more = beside.get(name, beside["loss"])
-        live = _state_bytes(blueprint.like) + Counter(more)
+        live = _state_bytes(blueprint) + Counter(more)
         if config.queue.offload and (name == "loss" or name not in beside):
             live += _of_blocks(queue, name, arguments)
         calls = count if name in ("encode", "replay") else 1.0
@@ -112,7 +112,7 @@ def _of_blocks(queue: Any, name: str, arguments: tuple[Any, ...]) -> Counter[str
     handed, block = jax.tree.leaves(arguments[own:]), queue.values[0]
     blocks = [leaf for leaf in handed if leaf.shape == block.shape]
     rest = device_bytes(handed) - device_bytes(blocks)
-    return Counter({QUEUE: 2 * waiting_bytes(block) if blocks else 0, SIMILARITY: rest})
+    return Counter({QUEUE: 2 * _bytes(block) if blocks else 0, SIMILARITY: rest})
 
 
 def loss_piece(blueprint: Blueprint) -> Piece:
@@ -160,16 +160,24 @@ def device_bytes(tree: Any) -> int:
     return sum(_bytes(leaf) for leaf in jax.tree.leaves(tree) if not _waits(leaf))
 
 
-def waiting_bytes(tree: Any) -> int:
-    """Bytes of the host that the arrays of one device take which wait there.
+def waiting_in(blueprint: Blueprint) -> Counter[str]:
+    """What of a state waits on the host, for one device.
+
+    By the settings: shardings for a device that is not there have no kind of memory.
 
     Args:
-        tree: of shapes with shardings.
+        blueprint: of the run.
 
     Returns:
-        Bytes.
+        Bytes, by part.
     """
-    return sum(_bytes(leaf) for leaf in jax.tree.leaves(tree) if _waits(leaf))
+    config, state, found = blueprint.config, blueprint.like, Counter[str]()
+    if config.optim.offload:
+        found[OPTIMIZER] = sum(_bytes(leaf) for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim)
+    if config.queue.offload:
+        queue: Any = state.queue
+        found[QUEUE] = sum(map(_bytes, queue.values))
+    return found
 
 
 def _bytes(leaf: Any) -> int:
@@ -183,12 +191,13 @@ def _waits(leaf: Any) -> bool:
     return getattr(leaf.sharding, "memory_kind", None) in ("pinned_host", "unpinned_host")
 
 
-def _state_bytes(state: Any) -> Counter[str]:
-    """Bytes of a state by part."""
+def _state_bytes(blueprint: Blueprint) -> Counter[str]:
+    """Bytes of a state on one device, by part."""
+    state, waiting = blueprint.like, waiting_in(blueprint)
     parts = {
         PARAMETERS: (state.params, state.batch_stats, state.target, state.frozen),
         OPTIMIZER: state.opt_state,
         QUEUE: state.queue,
         OTHER: (state.step, state.updates, state.queue_rows, state.loss_scale),
     }
-    return Counter({part: device_bytes(tree) for part, tree in parts.items()})
+    return Counter({part: sum(map(_bytes, jax.tree.leaves(tree))) - waiting[part] for part, tree in parts.items()})

@@ -14,7 +14,7 @@ from jaxcl.planner.compiling import Compiler
 from jaxcl.planner.cost import costs, flops_of, seconds_of
 from jaxcl.planner.facts import expected_facts, expected_teacher
 from jaxcl.planner.parts import Stats, peak_parts, share_scratch
-from jaxcl.planner.pieces import STEP, Piece, device_bytes, loss_piece, pieces_of, waiting_bytes
+from jaxcl.planner.pieces import STEP, Piece, device_bytes, loss_piece, pieces_of, waiting_in
 from jaxcl.planner.targets import Target, devices_of
 
 HOST_BATCHES = 2  # the one that is trained on and the next, which is read meanwhile
@@ -299,4 +299,4 @@ def _host_bytes(blueprint: Blueprint) -> int:
     batch = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
     if blueprint.config.batch.images not in ("device", "host"):  # read when they are needed
         batch = batch * micro_size(blueprint.config) // blueprint.config.batch.size
-    return HOST_BATCHES * batch + blueprint.mesh.size * waiting_bytes(blueprint.like)
+    return HOST_BATCHES * batch + blueprint.mesh.size * waiting_in(blueprint).total()
