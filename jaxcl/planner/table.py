@@ -53,6 +53,10 @@ def savings_text(savings: Savings, seconds: float) -> str:
     Returns:
         Several lines.
     """
+    if not savings.tried and savings.left:
+        return (
+            f"no time was left to try settings that save memory: more than --seconds={seconds:g} tries {savings.left}"
+        )
     tried = f"{savings.tried} compiled"
     tried += f", {savings.left} more not tried within --seconds={seconds:g}" if savings.left else ""
     if not savings.best:

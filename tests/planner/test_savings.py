@@ -5,6 +5,7 @@ import pytest
 from jaxcl.config import Config
 from jaxcl.planner.plan import Row, with_settings
 from jaxcl.planner.savings import REMAT, candidates, find_savings
+from jaxcl.planner.table import savings_text
 
 ALL = dict.fromkeys(
     ("activations", "batch", "gradients", "optimizer", "queue", "similarity_and_selection", "parameters", "other"), 100
@@ -65,3 +66,4 @@ def test_every_candidate_is_a_config(mode):
 def test_nothing_is_begun_when_the_time_is_up():
     found = find_savings(row(Config()), lambda configs: [1] * len(configs), seconds=-5, clock=lambda: 0.0)
     assert (found.best, found.tried, found.left) == ([], 0, 4)
+    assert "more than --seconds=3 tries 4" in savings_text(found, 3)
