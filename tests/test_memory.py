@@ -40,7 +40,7 @@ def test_the_table_says_parts_programs_time_and_what_would_save(capsys):
     assert code == 0
     for word in ("N = 32 embeddings", "peak, a device", "parameters", "activations", "host", "program", "TFLOP"):
         assert word in out
-    assert "compiled" in out.splitlines()[-1] or "would save" in out
+    assert any(text in out for text in ("would save most (", "no time was left to try settings"))  # a slow machine
 
 
 @pytest.mark.slow(
