@@ -24,8 +24,9 @@ from jaxcl import hostqueue
 from jaxcl.cached import Problem
 from jaxcl.config import Config, ConfigError
 from jaxcl.hostqueue import HostQueue, Resident
-from jaxcl.losses.blocks import Block, meet_block, nothing_met, pull_block, through_norm
+from jaxcl.losses.blocks import Block, meet_block, nothing_met, pull_block
 from jaxcl.losses.met import Met
+from jaxcl.losses.normalise import through_norm
 from jaxcl.mesh import DATA, along_data, on_device, replicated
 from jaxcl.methods.base import Method
 from jaxcl.schedules import make_temperature

@@ -23,6 +23,5 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # which has what this process sets
 from jaxtyping import install_import_hook
 
 install_import_hook("jaxcl", "checker.check")
-gc.set_threshold(
-    100_000, 50, 100
-)  # a trace makes many objects that live; by default they are looked through again and again
+# a trace makes many objects that live: by default they are looked through again and again
+gc.set_threshold(100_000, 50, 100)

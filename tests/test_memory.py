@@ -36,11 +36,11 @@ def test_json_is_an_array_with_a_row_for_each_number_of_embeddings(capsys):
 
 
 def test_the_table_says_parts_programs_time_and_what_would_save(capsys):
-    code, out, _ = run(capsys, "--target=cpu", "--seconds=1")
+    code, out, _ = run(capsys, "--target=cpu", "--seconds=100")
     assert code == 0
     for word in ("N = 32 embeddings", "peak, a device", "parameters", "activations", "host", "program", "TFLOP"):
         assert word in out
-    assert any(text in out for text in ("would save most (", "no time was left to try settings"))  # a slow machine
+    assert "compiled" in out.splitlines()[-1] or "would save" in out
 
 
 @pytest.mark.slow(

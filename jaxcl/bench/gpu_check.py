@@ -19,6 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jaxcl.bench import gpu_plan
+
 TOTAL_SECONDS = 400.0  # of the seven minutes, less the start and the last write
 MEMORY_SECONDS = 60.0  # kept for the process that measures memory
 OFFLOAD_SECONDS = 45.0  # for the steps with what is moved to the host
@@ -102,7 +104,8 @@ def _check(path: Path, folder: str, dry_run: bool) -> dict[str, Any]:
     result["offload"] = _offload(dry_run)
     save()
     _say(budget, "planned and measured peaks of steps")
-    result["plan"] = _planned(dry_run, TOTAL_SECONDS - budget.spent(), folder)
+    steps = gpu_plan.DRY if dry_run else gpu_plan.FULL
+    result["plan"] = gpu_plan.planned_steps(steps, TOTAL_SECONDS - budget.spent(), folder)
     save()
     return result
 
@@ -135,13 +138,6 @@ def _offload(dry_run: bool) -> list[dict[str, Any]] | str:
     except ImportError as error:
         return f"not run: {error}"
     return gpu_offload.offloads(gpu_offload.DRY if dry_run else gpu_offload.FULL)
-
-
-def _planned(dry_run: bool, seconds: float, folder: str) -> list[dict[str, Any]]:
-    """What `jaxcl.bench.gpu_plan` finds in the time that is left."""
-    from jaxcl.bench import gpu_plan
-
-    return gpu_plan.planned_steps(gpu_plan.DRY if dry_run else gpu_plan.FULL, seconds, folder)
 
 
 def _flat(row: Any) -> dict[str, Any]:
@@ -181,7 +177,7 @@ def _summary(result: dict[str, Any]) -> str:
         k = "all" if row["k"] is None else row["k"]
         predicted = f"{row['predicted_bytes'] / 2**20:.1f} MiB"
         lines.append(f"memory of {row['name']}, k={k}, {row['dtype']}: predicted {predicted}, measured {measured}")
-    return "\n".join([*lines, *_offload_lines(result["offload"]), *_plan_lines(result["plan"])])
+    return "\n".join([*lines, *_offload_lines(result["offload"]), *map(gpu_plan.line, result["plan"])])
 
 
 def _offload_lines(found: list[dict[str, Any]] | str) -> list[str]:
@@ -189,13 +185,6 @@ def _offload_lines(found: list[dict[str, Any]] | str) -> list[str]:
     if isinstance(found, str):
         return [f"optimizer and queue on the host: {found}"]
     from jaxcl.bench.gpu_offload import line
-
-    return [line(row) for row in found]
-
-
-def _plan_lines(found: list[dict[str, Any]]) -> list[str]:
-    """What was planned."""
-    from jaxcl.bench.gpu_plan import line
 
     return [line(row) for row in found]
 

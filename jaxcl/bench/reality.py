@@ -45,17 +45,17 @@ class Case:
     bar: float | None = None
 
 
-_VIT = {"model.encoder": "vit_ti", "model.patch": 8, "model.head_norm": False}
+VIT_TI = {"model.encoder": "vit_ti", "model.patch": 8, "model.head_norm": False}
 _CACHED = {"batch.mode": "cached", "batch.micro": 32}
 FULL = (
     Case("small conv, 256 images at once", {"batch.size": 256}),
     Case("small conv, dense loss, 2,048 at once", {"batch.size": 2048, "loss.impl": "dense"}),
-    Case("ViT-Ti, 128 images at once", {**_VIT, "batch.size": 128}),
-    Case("ViT-Ti, 512 images, 32 at a time", {**_VIT, **_CACHED, "batch.size": 512}),
-    Case("ViT-Ti, 512 images, from the host", {**_VIT, **_CACHED, "batch.size": 512, "batch.images": "host"}),
+    Case("ViT-Ti, 128 images at once", {**VIT_TI, "batch.size": 128}),
+    Case("ViT-Ti, 512 images, 32 at a time", {**VIT_TI, **_CACHED, "batch.size": 512}),
+    Case("ViT-Ti, 512 images, from the host", {**VIT_TI, **_CACHED, "batch.size": 512, "batch.images": "host"}),
     Case(
         "ViT-Ti, 8,192 images, from the host",
-        {**_VIT, **_CACHED, "batch.micro": 64, "batch.size": 8192, "batch.images": "host"},
+        {**VIT_TI, **_CACHED, "batch.micro": 64, "batch.size": 8192, "batch.images": "host"},
         warm=False,
         bar=LARGE_BAR,
     ),

@@ -21,7 +21,7 @@ from jax import lax
 from jaxcl.losses.arguments import NOBODY, STRANGER, Bank, Problem
 from jaxcl.losses.columns import count_nonfinite, scores_of, weighted_sum
 from jaxcl.losses.met import Met, padded_rows
-from jaxcl.losses.normalise import inverse_norm, unit_rows
+from jaxcl.losses.normalise import inverse_norm
 from jaxcl.losses.plan import Plan, strip_size
 from jaxcl.losses.pruning import subblocks_for
 from jaxcl.losses.sides import Anchors, Shard, columns_of, make_context, negative_mask, runs_of
@@ -163,15 +163,6 @@ def pull_block(
         return own.scale[:, None] * weighted_sum(weights, columns)
 
     return by_tiles(plan, (everything[0], everything[2]), one)[: plan.rows]
-
-
-def through_norm(rows: Float[Array, "n d"], gradient: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """The gradient of rows, given that of the normalised ones.
-
-    >>> through_norm(jnp.array([[2.0, 0.0]]), jnp.array([[1.0, 1.0]])).tolist()
-    [[0.0, 0.5]]
-    """
-    return jax.vjp(unit_rows, rows)[1](gradient)[0]
 
 
 def _plan(rows: int, columns: int, top_k: int | None) -> Plan:

@@ -14,7 +14,7 @@ from jaxcl.losses.backward import Back
 from jaxcl.losses.column import visit_tile
 from jaxcl.losses.columns import count_nonfinite
 from jaxcl.losses.met import Met, of_met, padded_rows
-from jaxcl.losses.normalise import inverse_norm, unit_rows
+from jaxcl.losses.normalise import inverse_norm, through_norm, unit_rows
 from jaxcl.losses.outputs import InfoNCEOutput, Stats, without_gradient
 from jaxcl.losses.partial import Partial, Rows
 from jaxcl.losses.plan import Plan
@@ -126,7 +126,7 @@ def _backward(plan: Plan, saved: tuple, cotangent: Rows) -> tuple:
     of_queries = scale * sums.pull.rows
     if keys is None:
         return of_queries + sums.keys, None, *others
-    return jax.vjp(unit_rows, queries)[1](of_queries)[0], sums.keys, *others
+    return through_norm(queries, of_queries), sums.keys, *others
 
 
 _engine.defvjp(_forward, _backward)

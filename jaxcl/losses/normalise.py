@@ -72,6 +72,15 @@ def _of_rows(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array]
 unit_rows.defvjp(_unit_rows, _of_rows)
 
 
+def through_norm(rows: Float[Array, "n d"], gradient: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """The gradient of rows, given that of the normalised ones.
+
+    >>> through_norm(jnp.array([[2.0, 0.0]]), jnp.array([[1.0, 1.0]])).tolist()
+    [[0.0, 0.5]]
+    """
+    return jax.vjp(unit_rows, rows)[1](gradient)[0]
+
+
 def is_finite(rows: Float[Array, "... d"]) -> Bool[Array, ...]:
     """True where a row can be normalised."""
     return jnp.isfinite(jnp.sum(jnp.square(rows.astype(jnp.float32)), axis=-1))

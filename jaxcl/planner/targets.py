@@ -186,7 +186,7 @@ def find_target(name: str | None) -> Target:
     """
     if name == CPU:
         return _this_cpu("")
-    if name is not None and not name:
+    if name == "":
         raise ConfigError(f"--target= is empty; known: {', '.join(known_targets())}, or a .txtpb file")
     chosen = ALIASES.get(name or DEFAULT, name or DEFAULT)
     if chosen in _TPUS:

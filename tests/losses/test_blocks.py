@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxcl.losses import infonce, streaming_infonce
-from jaxcl.losses.blocks import Block, meet_block, nothing_met, pull_block, through_norm
+from jaxcl.losses.blocks import Block, meet_block, nothing_met, pull_block
 from jaxcl.losses.columns import NOTHING
+from jaxcl.losses.normalise import through_norm
 
 N, D, K = 13, 4, 23
 
