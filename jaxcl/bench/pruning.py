@@ -97,7 +97,7 @@ def _selection(blocks: Blocks, n: int, k: int) -> Callable[..., tuple[jax.Array,
 def _plan(blocks: Blocks, rows: int, columns: int, k: int) -> Plan:
     """What a selection reads of a plan, and the rest as in a loss without anything special."""
     flags = dict(exclude_diagonal=False, use_key_negatives=True, same=False, same_groups=False, single=False)
-    sizes = dict(rows=rows, top_k=k, samples=0, draws=0, columns=columns, devices=1)
+    sizes = dict(rows=rows, top_k=k, samples=0, draws=0, dimensions=0, columns=columns, devices=1)
     return Plan(**sizes, **flags, axis=None, transport=None, impl="column", **blocks._asdict())  # type: ignore[arg-type]
 
 

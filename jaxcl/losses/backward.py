@@ -9,16 +9,25 @@ Where the tail is sampled, w of a selected or drawn column carries the log-weigh
 from __future__ import annotations
 
 import contextlib
-import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxcl.losses.columns import Columns, dot, gather_rows, place_of, scores_of, weighted_sum
+from jaxcl.losses.columns import (
+    Columns,
+    dot,
+    gather_rows,
+    place_of,
+    queue_norms,
+    scores_of,
+    weighted_rows,
+    weighted_sum,
+)
 from jaxcl.losses.packing import pack
-from jaxcl.losses.plan import GATHER_ELEMENTS, Plan, gather_chunk
+from jaxcl.losses.plan import GATHER_ELEMENTS, SCATTER_ELEMENTS, Plan, divisor_below
 from jaxcl.losses.positives import Runs, long_mask, partner
 from jaxcl.losses.sides import Anchors, Shard, columns_of, negative_mask, runs_of, slice_rows
 
@@ -38,6 +47,7 @@ class Back(NamedTuple):
         positives: [N] |P|.
         chosen: [N, k + m] numbers of the selected and sampled columns.
         boost: [N, 2] their log-weights; None without a sampled tail.
+        scores: [N, k + m] theirs; None where they are computed again.
     """
 
     anchors: Anchors
@@ -46,6 +56,7 @@ class Back(NamedTuple):
     positives: Int[Array, " n"]
     chosen: Int[Array, "n k"]
     boost: Float[Array, "n 2"] | None
+    scores: Float[Array, "n k"] | None
 
 
 class Pull(NamedTuple):
@@ -80,6 +91,7 @@ def visit_back(plan: Plan, back: Back, shard: Shard, sums: Sums) -> Sums:
         The sums.
     """
     columns = columns_of(plan, shard)
+    norms = None if plan.whole else queue_norms(columns)
 
     def one(sums: Sums, start: Array) -> tuple[Sums, None]:
         strip = slice_rows(back, start, plan.strip)
@@ -89,19 +101,24 @@ def visit_back(plan: Plan, back: Back, shard: Shard, sums: Sums) -> Sums:
         elif plan.whole:
             sums = _pull_whole(plan, sums, start, strip, columns, shard, runs)
         elif plan.axis is None:
-            sums = _pull_chosen(plan, sums, start, strip, columns)
+            sums = _pull_chosen(plan, sums, start, strip, columns, norms)
         if not plan.single and not (plan.whole and plan.use_key_negatives):
             sums = _pull_long(sums, start, strip, shard, runs)
         return _pull_short(sums, start, strip, shard, runs), None
 
     if not plan.whole and plan.axis is not None:
-        sums = _pull_pairs(plan, sums, back, columns)
+        sums = _pull_pairs(plan, sums, back, columns, norms)
     return lax.scan(one, sums, jnp.arange(0, back.log_sum.shape[0], plan.strip))[0]
 
 
 def _add(sums: Sums, start: Array, anchors: Anchors, pull: Float[Array, "b d"], scaled: Array) -> Sums:
     """Add Σ_j G_ij k_j of the anchors that begin at a row, and what follows for the slope."""
-    slope = _update(sums.pull.slope, start, jnp.sum(scaled * pull, axis=1))
+    return _add_both(sums, start, anchors, pull, jnp.sum(scaled * pull, axis=1))
+
+
+def _add_both(sums: Sums, start: Array, anchors: Anchors, pull: Float[Array, "b d"], slope: Float[Array, " b"]) -> Sums:
+    """Add Σ_j G_ij k_j and Σ_j G_ij s_ij of the anchors that begin at a row."""
+    slope = _update(sums.pull.slope, start, slope)
     if sums.pull.rows is None:
         return Sums(Pull(None, slope), _update(sums.keys, start, anchors.scale[:, None] * pull))
     return Sums(Pull(_update(sums.pull.rows, start, pull), slope), sums.keys)
@@ -196,34 +213,55 @@ def _selection(plan: Plan, strip: Back, columns: Columns) -> tuple[Array, Array 
     return times, jnp.zeros_like(times).at[rows, places].set(_boosts(plan, strip), mode="drop")
 
 
-def _pull_chosen(plan: Plan, sums: Sums, start: Array, strip: Back, columns: Columns) -> Sums:
-    """The selected columns of one device, gathered for a few anchors at a time."""
-    width, dim = strip.chosen.shape[1], strip.anchors.embeddings.shape[1]
-    chunk = gather_chunk(plan.strip, width, dim)
+def _pull_chosen(
+    plan: Plan, sums: Sums, start: Array, strip: Back, columns: Columns, norms: Float[Array, " q"] | None
+) -> Sums:
+    """The selected columns of one device: each is read once for the anchor, and the anchor once for it."""
     places = place_of(columns, strip.chosen)
-    target = jnp.where(places < columns.offset, places, sums.keys.shape[0])
-    shift = _boosts(plan, strip) - strip.log_sum[:, None]
+    scores = _scores_again(strip, columns, places, norms) if strip.scores is None else strip.scores
     given = jnp.where(places < columns.size, strip.cotangent[:, None], 0.0)
-    everything = strip.anchors, strip.anchors.scaled, places, target, shift, given
-
-    def one(j: Array, sums: Sums) -> Sums:
-        anchors, scaled, places, target, shift, given = slice_rows(everything, j * chunk, chunk)
-        rows = gather_rows(columns, places)
-        scores = jnp.einsum("cd,ckd->ck", scaled, rows, precision=lax.Precision.HIGHEST)
-        weights = given * jnp.exp(jnp.where(given == 0, -jnp.inf, scores + shift))
-        pull = jnp.einsum("ck,ckd->cd", weights, rows, precision=lax.Precision.HIGHEST)
-        sums = _add(sums, start + j * chunk, anchors, pull, scaled)
-        if not plan.use_key_negatives:
-            return sums
-        updates = (weights[:, :, None] * scaled[:, None, :]).reshape(-1, dim)
-        return sums._replace(keys=sums.keys.at[target.reshape(-1)].add(updates, mode="drop"))
-
-    # two at a time: one's scatter, which XLA's CPU code runs on one thread, beside the other's products
-    turns = plan.strip // chunk
-    return lax.fori_loop(0, turns, one, sums, unroll=min(2, turns))
+    exponents = jnp.where(given == 0, -jnp.inf, scores + _boosts(plan, strip) - strip.log_sum[:, None])
+    weights = given * jnp.exp(exponents)
+    slope = jnp.sum(jnp.where(weights == 0, 0.0, weights * scores), axis=1)
+    pull = weighted_rows(weights, columns, places, norms)
+    if plan.use_key_negatives:
+        sums = sums._replace(keys=_scatter(sums.keys, places, weights, strip.anchors.scaled))
+    return _add_both(sums, start, strip.anchors, pull, slope)
 
 
-def _pull_pairs(plan: Plan, sums: Sums, back: Back, columns: Columns) -> Sums:
+def _scores_again(strip: Back, columns: Columns, places: Int[Array, "b k"], norms: Array | None) -> Array:
+    """Scores at some places, from the columns gathered for a few anchors at a time."""
+    b, dim = strip.anchors.embeddings.shape
+    chunk = divisor_below(b, GATHER_ELEMENTS // (places.shape[1] * dim))
+
+    def one(pair: tuple[Array, Array]) -> Array:
+        scaled, places = pair
+        return jnp.einsum("cd,ckd->ck", scaled, gather_rows(columns, places, norms), precision=lax.Precision.HIGHEST)
+
+    parts = strip.anchors.scaled.reshape(-1, chunk, dim), places.reshape(-1, chunk, places.shape[1])
+    return lax.map(one, parts).reshape(places.shape)
+
+
+def _scatter(
+    keys: Float[Array, "m d"], places: Int[Array, "b k"], weights: Float[Array, "b k"], scaled: Float[Array, "b d"]
+) -> Float[Array, "m d"]:
+    """Add weights_ic · scaled_i to the key at place_ic, for a few anchors at a time; a place behind them is nowhere."""
+
+    def by(elements: int, keys: Array, *given: Array) -> Array:
+        chunk = divisor_below(places.shape[0], elements // (places.shape[1] * keys.shape[1]))
+
+        def one(j: Array, keys: Array) -> Array:
+            place, weight, rows = slice_rows(given, j * chunk, chunk)
+            updates = (weight[:, :, None] * rows[:, None, :]).reshape(-1, keys.shape[1])
+            return keys.at[place.reshape(-1)].add(updates, mode="drop")
+
+        return lax.fori_loop(0, places.shape[0] // chunk, one, keys)
+
+    few, more = partial(by, SCATTER_ELEMENTS), partial(by, GATHER_ELEMENTS)
+    return lax.platform_dependent(keys, places, weights, scaled, cpu=few, default=more)
+
+
+def _pull_pairs(plan: Plan, sums: Sums, back: Back, columns: Columns, norms: Array | None) -> Sums:
     """The selected columns that lie on this shard: pairs of anchor and column, packed, a chunk at a time.
 
     Over all shards each pair is computed once; only the packing looks at every number on every shard.
@@ -240,7 +278,7 @@ def _pull_pairs(plan: Plan, sums: Sums, back: Back, columns: Columns) -> Sums:
         real, pair = pair < places.shape[0], jnp.minimum(pair, places.shape[0] - 1)
         row, place = pair // width, jnp.minimum(places[pair], columns.size - 1)
         scaled = jax.tree.map(lambda x: x[row], back.anchors).scaled
-        rows = gather_rows(columns, place)
+        rows = gather_rows(columns, place, norms)
         score = jnp.sum(scaled * rows, axis=1)
         boost = 0.0 if boosts is None else boosts[pair]
         weight = back.cotangent[row] * jnp.exp(score + boost - back.log_sum[row])
@@ -272,7 +310,9 @@ def _pull_short(sums: Sums, start: Array, strip: Back, shard: Shard, runs: Runs)
 
 def _pull_long(sums: Sums, start: Array, strip: Back, shard: Shard, runs: Runs) -> Sums:
     """Long runs of positives by whole products, where `_pull_whole` did not take them along."""
-    some = math.gcd(strip.log_sum.shape[0], LONG_ROWS)
+    rows = strip.log_sum.shape[0]
+    # never the whole strip: what does not change from turn to turn XLA takes out of the loop, and computes it always
+    some = divisor_below(rows, min(LONG_ROWS, rows // 2))
 
     def one(j: Array, sums: Sums) -> Sums:
         part = slice_rows(strip, j * some, some)
@@ -283,5 +323,5 @@ def _pull_long(sums: Sums, start: Array, strip: Back, shard: Shard, runs: Runs) 
         sums = _add(sums, start + j * some, part.anchors, dot(weights, shard.keys), scaled)
         return sums._replace(keys=sums.keys + dot(weights.T, scaled))
 
-    turns = jnp.where(shard.steps == 0, strip.log_sum.shape[0] // some, 0)
+    turns = jnp.where(shard.steps == 0, rows // some, 0)
     return lax.fori_loop(0, turns, one, sums)

@@ -62,7 +62,7 @@ def nothing_met(rows: int, top_k: int | None) -> Met:
     >>> nothing_met(3, 2).part.values.shape
     (3, 2)
     """
-    plan = _plan(rows, rows, top_k)
+    plan = _plan(rows, rows, 1, top_k)
     like: Any = Anchors(*(jnp.zeros(rows, jnp.int32),) * 6, None, None)
     return Met(nothing_yet(plan, like), jnp.int32(0))
 
@@ -165,9 +165,9 @@ def pull_block(
     return by_tiles(plan, (everything[0], everything[2]), one)[: plan.rows]
 
 
-def _plan(rows: int, columns: int, top_k: int | None) -> Plan:
+def _plan(rows: int, columns: int, dimensions: int, top_k: int | None) -> Plan:
     """The strip engine on one device, for columns that are a queue."""
-    strip = strip_size(rows, columns, None)
+    strip = strip_size(rows, columns, dimensions, None)
     return Plan(
         rows=rows,
         strip=strip,
@@ -179,6 +179,7 @@ def _plan(rows: int, columns: int, top_k: int | None) -> Plan:
         same=False,
         same_groups=False,
         single=True,
+        dimensions=dimensions,
         columns=columns,
         devices=1,
         axis=None,
@@ -194,7 +195,8 @@ def _sides(
     queries: Array, query_groups: Array, block: Block, temperature: Any, top_k: int | None, keys: int
 ) -> tuple[Plan, Anchors, Shard]:
     """Queries filled up to whole strips, and the block; nobody has a positive in it."""
-    plan = _plan(queries.shape[0], block.values.shape[0], top_k)
+    size, dimensions = block.values.shape
+    plan = _plan(queries.shape[0], size, dimensions, top_k)
     extra = -plan.rows % plan.strip
     queries = jnp.pad(queries, ((0, extra), (0, 0)))
     groups = jnp.pad(jnp.where(query_groups < 0, NOBODY, query_groups), (0, extra), constant_values=NOBODY)

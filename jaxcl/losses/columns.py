@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxcl.losses.arguments import Bank
-from jaxcl.losses.normalise import is_finite, normalise
+from jaxcl.losses.normalise import inverse_norm, is_finite, normalise
 from jaxcl.losses.varying import full_like
 
 with contextlib.suppress(ImportError):
@@ -22,6 +22,7 @@ with contextlib.suppress(ImportError):
 
 PANEL = 8192  # queue rows read at once: 4 MiB in float32 at 128 dimensions
 NOTHING = np.int32(2**31 - 1)  # the number of no column
+TOGETHER = 16  # gathered rows added in one go: a running sum is read and written once for so many
 
 
 class Columns(NamedTuple):
@@ -49,6 +50,13 @@ class Columns(NamedTuple):
     def offset(self) -> int:
         """Place of the first queue column."""
         return 0 if self.keys is None else self.keys.shape[0]
+
+    @property
+    def dimensions(self) -> int:
+        """Of an embedding."""
+        held = self.queue if self.keys is None else self.keys
+        assert held is not None  # there are keys or a queue
+        return held.shape[1]
 
     @property
     def size(self) -> int:
@@ -96,21 +104,71 @@ def weighted_sum(weights: Float[Array, "b c"], columns: Columns) -> Float[Array,
     return sum(parts[1:], parts[0])
 
 
-def gather_rows(columns: Columns, place: Int[Array, "*n"]) -> Float[Array, "*n d"]:
-    """The columns at given places, normalised; any row for a place outside."""
-    keys = None if columns.keys is None else columns.keys[jnp.minimum(place, columns.offset - 1)]
-    if columns.queue is None:
+def queue_norms(columns: Columns) -> Float[Array, " q"] | None:
+    """What normalises each row of the queue, float32; None without a queue."""
+    return None if columns.queue is None else inverse_norm(columns.queue)[:, 0]
+
+
+def gather_rows(columns: Columns, place: Int[Array, "*n"], norms: Float[Array, " q"] | None) -> Float[Array, "*n d"]:
+    """The columns at given places, normalised; any row for a place outside.
+
+    Args:
+        columns: of this device.
+        place: of each row.
+        norms: `queue_norms` of the columns: taken once, because a row's norm is a sum that its reader would wait for.
+
+    Returns:
+        Rows.
+    """
+    keys = None if columns.keys is None else _take(columns.keys, jnp.minimum(place, columns.offset - 1))
+    if columns.queue is None or norms is None:
         assert keys is not None  # there are keys or a queue
         return keys
     row = jnp.clip(place - columns.offset, 0, columns.queue.shape[0] - 1)
-    queued = _real_rows(columns.queue[row], columns.candidate[columns.offset + row])
+    unit = _take(columns.queue, row).astype(jnp.float32) * _take(norms, row)[..., None]
+    queued = jnp.where(_take(columns.candidate, columns.offset + row)[..., None], unit, 0.0)
     return queued if keys is None else jnp.where((place < columns.offset)[..., None], keys, queued)
+
+
+def weighted_rows(
+    weights: Float[Array, "b k"], columns: Columns, place: Int[Array, "b k"], norms: Float[Array, " q"] | None
+) -> Float[Array, "b d"]:
+    """Σ_c weights_ic · the column at place_ic, with no array of the gathered rows.
+
+    Args:
+        weights: 0 for places outside.
+        columns: of this device.
+        place: [b, k].
+        norms: `queue_norms` of the columns.
+
+    Returns:
+        A sum for each row of weights.
+    """
+    width = place.shape[1]
+    turns = -(-width // TOGETHER)
+    some = -(-width // turns)
+    weights = jnp.pad(weights, ((0, 0), (0, turns * some - width)))
+    place = jnp.pad(place, ((0, 0), (0, turns * some - width)), mode="edge")  # a row that is read anyway
+
+    def add(j: Array | int, total: Array) -> Array:
+        part = lax.dynamic_slice_in_dim(weights, j * some, some, axis=1)
+        where = lax.dynamic_slice_in_dim(place, j * some, some, axis=1)
+        for c in range(some):
+            total += part[:, c, None] * gather_rows(columns, where[:, c], norms)
+        return total
+
+    return lax.fori_loop(0, turns, add, full_like(weights, (weights.shape[0], columns.dimensions), 0.0))
 
 
 def count_nonfinite(keys: Float[Array, "m d"], bank: Bank | None) -> Int[Array, ""]:
     """Keys and valid queue rows that cannot be normalised, int32 scalar."""
     bad = jnp.sum(~is_finite(keys), dtype=jnp.int32)
     return bad if bank is None else bad + jnp.sum(bank.valid & ~is_finite(bank.values), dtype=jnp.int32)
+
+
+def _take(array: Array, row: Int[Array, "*n"]) -> Array:
+    """Rows that are there: without a check of bounds, reading one and what follows are one loop on every backend."""
+    return array.at[row].get(mode="promise_in_bounds")
 
 
 def _real_rows(rows: Float[Array, "... d"], real: Bool[Array, ...]) -> Float[Array, "... d"]:

@@ -110,15 +110,17 @@ def _forward(
     anchors, shard = _sides(queries, keys, scale, context)
     rows = meet(plan, anchors, shard, visit_tile if plan.impl == "column" else visit_strip, met)
     given = None if met is None else (met, rows.kth, rows.last)
-    return rows, (queries, keys, scale, context, rows.log_sum, rows.positives, rows.chosen, rows.boost, given)
+    found = rows.log_sum, rows.positives, rows.chosen, rows.boost, rows.scores
+    return rows, (queries, keys, scale, context, *found, given)
 
 
 def _backward(plan: Plan, saved: tuple, cotangent: Rows) -> tuple:
     """Gradients of queries, keys and scale, and of scores that were met before; none for the queue."""
-    queries, keys, scale, context, log_sum, positives, chosen, boost, met = saved
+    queries, keys, scale, context, log_sum, positives, chosen, boost, scores, met = saved
     anchors, shard = _sides(queries, keys, scale, context)
     given = jnp.where(positives > 0, cotangent.loss, 0.0)
-    sums = meet_again(plan, Back(anchors._replace(draws=None), log_sum, given, positives, chosen, boost), shard)
+    back = Back(anchors._replace(draws=None), log_sum, given, positives, chosen, boost, scores)
+    sums = meet_again(plan, back, shard)
     of_scores = None if met is None else of_met(plan, met[0], met[1], met[2], log_sum, given)
     others = jnp.sum(sums.pull.slope) / scale, None, of_scores
     if sums.pull.rows is None:

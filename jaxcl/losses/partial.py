@@ -100,6 +100,7 @@ class Rows(NamedTuple):
         negatives: [N] |Neg| without those that are skipped as the hardest.
         chosen: [N, k + m] numbers of the selected columns, then of the sampled ones; `NOTHING` where there is none.
         boost: [N, 2] log-weights of the selected and of the sampled columns; None without a sampled tail.
+        scores: [N, k + m] of the chosen columns; None where the backward pass computes them again.
         work: [N] each, what the selection took.
         last: [N] number of the last selected column, whose score is `kth`; None where nothing was met before.
     """
@@ -113,6 +114,7 @@ class Rows(NamedTuple):
     negatives: Int[Array, " n"]
     chosen: Int[Array, "n k"]
     boost: Float[Array, "n 2"] | None
+    scores: Float[Array, "n k"] | None
     work: Work
     last: Int[Array, " n"] | None = None
 
@@ -179,16 +181,18 @@ def finish(plan: Plan, part: Partial, draws: Int[Array, "n r"] | None) -> Rows:
             lost |= jnp.isnan(part.repulsion)
     last = jnp.max(jnp.where(part.values == kth[:, None], part.chosen, -1), axis=1, initial=-1) if plan.met else None
     every, used = (jnp.logaddexp(x, part.attraction) for x in (part.repulsion, selected))
-    chosen, boost, log_sum = part.chosen, None, used
+    chosen, boost, scores, log_sum = part.chosen, None, part.values, used
     if draws is not None and part.drawn is not None:
         found = choose_tail(part.values, chosen, part.drawn, draws, selected, part.repulsion, plan.samples)
         chosen, boost, log_sum = jnp.concatenate([chosen, found.numbers], axis=1), found.boost, every
+        scores = jnp.concatenate([scores, found.scores], axis=1)
     # in the end: XLA's CPU code drops the NaN of a select that is read by an exponential
     log_sum = jnp.where(lost, jnp.nan, log_sum)
     loss = jnp.where(part.positives > 0, log_sum - part.total / jnp.maximum(part.positives, 1), 0.0)
     mass = jnp.where(every == -jnp.inf, 0.0, -jnp.expm1(jnp.minimum(used - every, 0.0)))
     counts = part.positives, part.negatives
-    return Rows(loss, log_sum, part.hardest, kth, mass, *counts, chosen, boost, part.work, last)
+    kept = scores if plan.keeps_scores else None
+    return Rows(loss, log_sum, part.hardest, kth, mass, *counts, chosen, boost, kept, part.work, last)
 
 
 def _without_hardest(plan: Plan, part: Partial) -> Partial:

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 STRIP_ELEMENTS = 1 << 21  # scores of one strip: 8 MiB of float32, that a last-level cache holds
 GATHER_ELEMENTS = 1 << 18  # gathered floats of one backward chunk: 1 MiB
+SCATTER_ELEMENTS = 1 << 16  # on a CPU, floats added to keys in one go: 256 KiB, which one core's cache holds
 GATHER_BYTES = 1 << 26  # anchors of all devices held at once; above it a ring passes one device's share along
-WIDE = 16  # gathering a column costs as much as this many columns of a whole product (measured on a CPU)
+WIDE = 8  # gathering a column costs as much as this many columns of a whole product (measured on a CPU)
 
 
 class Plan(NamedTuple):
@@ -24,6 +25,7 @@ class Plan(NamedTuple):
         same: queries and keys are one array.
         same_groups: so are their groups.
         single: each query has at most one positive, named by position.
+        dimensions: of an embedding.
         columns: candidates on all devices, the static bound.
         devices: over which rows and columns are spread.
         axis: name of the mesh axis over which they are; None on one device.
@@ -50,6 +52,7 @@ class Plan(NamedTuple):
     same: bool
     same_groups: bool
     single: bool
+    dimensions: int
     columns: int
     devices: int
     axis: str | None
@@ -65,9 +68,22 @@ class Plan(NamedTuple):
     met: bool = False
 
     @property
+    def selected(self) -> int:
+        """Columns that each row's gradient looks at, unless it looks at all."""
+        return (self.top_k or 0) - self.skip + self.samples
+
+    @property
     def whole(self) -> bool:
         """Whether so many columns are selected that whole products cost less than gathering them."""
-        return self.top_k is None or (self.top_k - self.skip + self.samples) * WIDE > self.columns
+        return self.top_k is None or self.selected * WIDE > self.columns
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether the scores of the selected columns are kept for the backward pass, as many bytes as their numbers.
+
+        Not where they would take more than the anchors do, nor over several devices, where they would travel with them.
+        """
+        return not self.whole and self.axis is None and self.selected <= self.dimensions
 
     @property
     def symmetric(self) -> bool:
@@ -76,21 +92,29 @@ class Plan(NamedTuple):
         return alike and self.use_key_negatives and self.top_k is None and self.axis is None
 
 
-def strip_size(rows: int, columns: int, block_size: int | None) -> int:
+def strip_size(rows: int, columns: int, dimensions: int, block_size: int | None) -> int:
     """Anchors a strip: as asked for, or a power of two that keeps a strip's scores near 8 MiB.
 
-    At least 64, because a product of fewer rows spends its time on reading the columns; at most 256.
+    Near 4 MiB where the columns themselves take no more: then the strip would be most of what there is. At least 64,
+    because a product of fewer rows spends its time on reading the columns; at most 256.
+
+    >>> strip_size(8192, 8192, 128, None), strip_size(8192, 8192, 512, None)
+    (128, 256)
     """
     if block_size is None:
-        fitting = max(STRIP_ELEMENTS // columns, 1)
+        elements = min(max(columns * dimensions, STRIP_ELEMENTS // 2), STRIP_ELEMENTS)
+        fitting = max(elements // columns, 1)
         block_size = min(max(1 << (fitting.bit_length() - 1), 64), 256)
     return min(block_size, rows)
 
 
-def gather_chunk(strip: int, selected: int, dimensions: int) -> int:
-    """Anchors whose selected columns are gathered at once: the largest divisor of the strip within the bound."""
-    bound = max(GATHER_ELEMENTS // (selected * dimensions), 1)
-    return max(c for c in range(1, strip + 1) if strip % c == 0 and c <= bound)
+def divisor_below(number: int, bound: int) -> int:
+    """The largest divisor of a number that is not above a bound; at least 1.
+
+    >>> divisor_below(12, 5)
+    4
+    """
+    return max(c for c in range(1, number + 1) if number % c == 0 and c <= max(bound, 1))
 
 
 def draws_for(samples: int, top_k: int, columns: int) -> int:

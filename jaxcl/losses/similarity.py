@@ -118,7 +118,7 @@ def _bank(teacher: Array, queue: Array, filled: Array) -> _Bank:
 def _rows(student: Array, teacher: Array, bank: _Bank, temperatures: Any, block_size: int | None) -> SimilarityOutput:
     """Strip after strip; the last one is filled up with zero vectors, whose results are dropped."""
     count, dim = student.shape
-    strip = strip_size(count, bank.rows.shape[0], block_size)
+    strip = strip_size(count, bank.rows.shape[0], dim, block_size)
     pad = ((0, -count % strip), (0, 0))
     strips = tuple(jnp.pad(x, pad).reshape(-1, strip, dim) for x in (student, teacher))
     out = lax.map(jax.checkpoint(lambda pair: _strip(pair[0], pair[1], bank, temperatures)), strips)

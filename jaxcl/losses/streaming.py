@@ -171,7 +171,7 @@ def _make_plan(
     if problem.bank is not None:
         q, queue_bytes = problem.bank.values.shape[0], problem.bank.values.dtype.itemsize
     columns = devices * (m * use_key_negatives + q) + met_size
-    strip = strip_size(rows, m + q, block if impl == "strip" else None)
+    strip = strip_size(rows, m + q, dimensions, block if impl == "strip" else None)
     blocks: dict[str, Any] = {"strip": strip, "tile": strip}
     if impl == "strip" and top_k is not None:
         blocks["sub"] = subblocks_for(m * use_key_negatives + q, top_k)
@@ -191,6 +191,7 @@ def _make_plan(
         draws=draws_for(samples, top_k, columns) if samples and top_k else 0,
         use_key_negatives=use_key_negatives,
         single=problem.partner is not None,
+        dimensions=dimensions,
         columns=columns,
         devices=devices,
         axis=axis,

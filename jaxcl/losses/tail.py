@@ -24,10 +24,12 @@ class Tail(NamedTuple):
 
     Attributes:
         numbers: [N, m] column numbers, `NOTHING` for those that do not count.
+        scores: [N, m] theirs, −inf for those.
         boost: [N, 2] log-weights of the k selected and of the drawn negatives.
     """
 
     numbers: Int[Array, "n m"]
+    scores: Float[Array, "n m"]
     boost: Float[Array, "n 2"]
 
 
@@ -101,4 +103,4 @@ def choose_tail(
     some = jnp.any(hit, axis=1)
     near = jnp.where(some | (repulsion == -jnp.inf), 0.0, repulsion - selected)
     far = jnp.where(some, mass - jnp.where(some, sampled, 0.0), 0.0)
-    return Tail(numbers, jax.lax.stop_gradient(jnp.stack([near, far], axis=1)))
+    return Tail(numbers, scores, jax.lax.stop_gradient(jnp.stack([near, far], axis=1)))

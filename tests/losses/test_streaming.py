@@ -58,10 +58,19 @@ def test_long_runs_of_positives_beside_a_queue_that_alone_is_negative():
     assert_equals_dense(arrays, 16, use_key_negatives=False, **options)
 
 
+@pytest.mark.parametrize("dim", [3, 7])
+def test_scores_are_kept_for_the_gradient_or_computed_again_where_they_outweigh_the_embeddings(dim):
+    for keys, flags in ((None, dict(exclude_diagonal=True)), (40, dict(use_key_negatives=False))):
+        arrays, options = random_problem(8, 61, keys, groups=25, queue=45, filled=40, dim=dim)
+        assert_equals_dense(arrays, 16, top_k=5, **options, **flags)
+
+
 def test_a_long_queue_is_read_in_panels_and_many_selected_columns_in_chunks(monkeypatch):
     monkeypatch.setattr("jaxcl.losses.columns.PANEL", 16)
-    monkeypatch.setattr("jaxcl.losses.plan.GATHER_ELEMENTS", 64)
-    for queue, top_k in ((53, None), (48, 3)):
+    monkeypatch.setattr("jaxcl.losses.backward.GATHER_ELEMENTS", 64)
+    monkeypatch.setattr("jaxcl.losses.backward.SCATTER_ELEMENTS", 64)
+    monkeypatch.setattr("jaxcl.losses.columns.TOGETHER", 2)
+    for queue, top_k in ((53, None), (48, 3), (53, 5)):
         arrays, options = random_problem(4, 9, 10, queue=queue, filled=queue - 3)
         assert_equals_dense(arrays, 4, top_k=top_k, **options)
 
@@ -178,6 +187,37 @@ def test_no_array_of_the_compiled_program_is_n_by_m_or_larger(top_k):
     sizes = {int(np.prod([int(d) for d in shape.split(",")])) for shape in shapes}
     assert max(sizes) < n * 16 * DIM  # N × k × D; N × M, N × K and N × |P| × D with long runs are larger
     assert max(sizes) >= 32 * (n + QUEUE)  # one strip: the search does see the shapes
+
+
+def test_products_for_long_runs_of_positives_stay_in_the_loop_that_short_runs_skip():
+    """XLA takes out of a loop what does not change from turn to turn, and computes it though there is no turn."""
+    z, ids = jax.ShapeDtypeStruct((64, DIM), jnp.float32), jax.ShapeDtypeStruct((64,), jnp.int32)
+
+    def total(z, ids):
+        options = dict(temperature=0.1, exclude_diagonal=True, block_size=16, top_k=4)
+        return jnp.sum(streaming_infonce(z, z, ids, ids, **options).loss)
+
+    text = jax.jit(jax.grad(total)).lower(z, ids).compile(FAST_COMPILE).as_text()
+    products = [(name, loops) for name, loops in products_of(text) if "transpose" in name]
+    assert len(products) == 3  # of the backward pass: scores of long runs, what queries and what keys get
+    assert [name for name, loops in products if name.count("while/body") != loops] == []
+
+
+def products_of(text):
+    """Name of each product of a compiled program, and in how many loops it lies."""
+    blocks = re.split(r"\n\n", text)
+    bodies = {re.match(r"(?:ENTRY )?%?([\w.-]+)", block.strip()).group(1): block for block in blocks if "ROOT" in block}
+
+    def visit(name, loops):
+        for product in re.findall(r' dot\(.*op_name="([^"]*)"', bodies[name]):
+            yield product, loops
+        for kind, called in re.findall(r"(body|calls|to_apply)=%?([\w.-]+)", bodies[name]):
+            yield from visit(called, loops + (kind == "body"))
+        for branches in re.findall(r"branch_computations=\{([^}]*)\}", bodies[name]):
+            for called in branches.split(", "):
+                yield from visit(called.lstrip("%"), loops)
+
+    yield from visit(re.search(r"^ENTRY %?([\w.-]+)", text, re.MULTILINE).group(1), 0)
 
 
 def test_an_unknown_engine_and_an_impossible_block_are_errors():
