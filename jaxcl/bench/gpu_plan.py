@@ -128,6 +128,8 @@ def measure(case: Case) -> dict[str, Any]:
     device = jax.devices()[0]
     drawn = draw(config, Facts(3, labels=True, captions=False), find_teacher, devices=[device])
     planned = peak_of(drawn, Compiler({}))
+    if planned is None:
+        raise RuntimeError("the compiler refuses the step")
     state = jax.jit(drawn.init_state)(jax.random.key(0))
     batch: Any = a_batch(config.batch.size, config.data.image_size)
     batch["bad"] = np.full_like(batch["id"], -1)

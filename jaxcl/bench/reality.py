@@ -129,19 +129,18 @@ def measure_one(case: Case) -> Found:
     """
     import jax
 
+    from jaxcl import methods
     from jaxcl.bench.step import a_batch
-    from jaxcl.blueprint import draw
     from jaxcl.config import Config
     from jaxcl.planner.compiling import Compiler
-    from jaxcl.planner.facts import expected_facts, expected_teacher
     from jaxcl.planner.pieces import device_bytes
-    from jaxcl.planner.plan import plan, with_settings
+    from jaxcl.planner.plan import draw_for, peak_of, with_settings
     from jaxcl.planner.targets import find_target
     from jaxcl.usage import resident_bytes
 
     config, target = with_settings(Config(), {"augment.blur_prob": 0.0, **case.settings}), find_target("cpu")
-    row = plan(config, target, Compiler(target.options), quick=True)
-    drawn = draw(config, expected_facts(config)[0], expected_teacher(config)[0], devices=jax.devices()[:1])
+    drawn = draw_for(config, target)
+    peak = peak_of(drawn, Compiler(target.options))
     state = jax.jit(drawn.init_state)(jax.random.key(0))
     hosted = config.batch.images != "device"
     batch: Any = a_batch(config.batch.size, config.data.image_size)
@@ -157,8 +156,8 @@ def measure_one(case: Case) -> Found:
         _, metrics = jax.block_until_ready(drawn.train_step(state, batch))
     return Found(
         name=case.name,
-        embeddings=row.embeddings,
-        predicted=(row.peak_bytes or 0) - held,
+        embeddings=config.batch.size * methods.traits(config.method).views,
+        predicted=(peak or 0) - held,
         grown=highest.value - before,
         seconds=time.monotonic() - began,
         loss=float(metrics["loss"]),

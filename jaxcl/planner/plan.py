@@ -193,7 +193,26 @@ def adjusted(config: Config, target: Target) -> tuple[Config, list[str]]:
     return with_settings(config, {"model.dtype": "float16"}), [note]
 
 
-def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1, quick: bool = False) -> Row:
+def draw_for(config: Config, target: Target, devices: int = 1) -> Blueprint:
+    """A run drawn for a target, with the data and the teacher that it is expected to find.
+
+    Args:
+        config: checked; no data and no weights need be there.
+        target: the device.
+        devices: of the mesh.
+
+    Returns:
+        The blueprint.
+
+    Raises:
+        ConfigError: what the config or the devices do not allow.
+    """
+    facts, _ = expected_facts(config)
+    find, _ = expected_teacher(config)
+    return draw(config, facts, find, devices=devices_of(target, devices))
+
+
+def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1) -> Row:
     """Lowers and compiles the train step of a config for a target.
 
     Args:
@@ -201,7 +220,6 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
         target: the device.
         compiler: for it.
         devices: of the mesh.
-        quick: the peak alone: no encode, which is a part of replay and needs less, no costs, no parts of one program.
 
     Returns:
         The row.
@@ -209,22 +227,20 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
     Raises:
         ConfigError: what the config or the devices do not allow.
     """
-    facts, _ = expected_facts(config)
-    find, _ = expected_teacher(config)
-    blueprint = draw(config, facts, find, devices=devices_of(target, devices))
-    pieces = [piece for piece in pieces_of(blueprint) if not (quick and piece.name == "encode")]
-    alone = [loss_piece(blueprint)] if pieces[0].name == STEP and not quick else []
+    blueprint = draw_for(config, target, devices)
+    pieces = pieces_of(blueprint)
+    alone = [loss_piece(blueprint)] if pieces[0].name == STEP else []
     traced = [piece.function.trace(*piece.arguments) for piece in (*pieces, *alone)]
     found = compiler([trace.lower() for trace in traced])
     loss = found[-1] if alone and isinstance(found[-1], Stats) else None
-    ops = [None if quick else costs(trace.jaxpr, target.platform) for trace in traced]
+    ops = [costs(trace.jaxpr, target.platform) for trace in traced]
     rows = [_program(*each, loss, blueprint) for each in zip(pieces, found, ops, strict=False)]
     programs = [program for program, _ in rows]
     refused = next((f"{program.name}: {program.reason}" for program in programs if program.reason), "")
     peak, parts = max(rows, key=lambda row: row[0].peak_bytes)
     seconds = None
-    if target.rates is not None and not quick:
-        busy = sum(p.calls * seconds_of(o, target.rates, devices) for p, o in zip(pieces, ops, strict=False) if o)
+    if target.rates is not None:
+        busy = sum(p.calls * seconds_of(o, target.rates, devices) for p, o in zip(pieces, ops, strict=False))
         seconds = max(busy, _sent(blueprint) / target.rates.host)
     return Row(
         config=config,
@@ -242,26 +258,22 @@ def plan(config: Config, target: Target, compiler: Compiler, *, devices: int = 1
     )
 
 
-def peak_of(blueprint: Blueprint, compiler: Compiler) -> int:
-    """Bytes of one device at the peak of a step, for the devices that it was drawn for.
+def peak_of(blueprint: Blueprint, compiler: Compiler) -> int | None:
+    """Bytes of one device at the peak of a step: what `plan` says of it, in less time.
+
+    Encode is left out, a part of replay that needs less.
 
     Args:
         blueprint: of the run.
         compiler: for them.
 
     Returns:
-        The largest over the programs.
-
-    Raises:
-        ConfigError: the compiler refuses one.
+        The largest over the programs; None: the compiler refuses one.
     """
-    pieces = pieces_of(blueprint)
+    pieces = [piece for piece in pieces_of(blueprint) if piece.name != "encode"]
     found = compiler([piece.function.trace(*piece.arguments).lower() for piece in pieces])
     programs = [_program(piece, stats, None, None, blueprint)[0] for piece, stats in zip(pieces, found, strict=True)]
-    for program in programs:
-        if program.reason:
-            raise ConfigError(f"{program.name}: {program.reason}")
-    return max(program.peak_bytes for program in programs)
+    return None if any(program.reason for program in programs) else max(program.peak_bytes for program in programs)
 
 
 def _program(

@@ -16,7 +16,16 @@ from jaxcl.planner.compiling import Compiler, why
 from jaxcl.planner.facts import assumptions, expected_facts, expected_teacher
 from jaxcl.planner.parts import Stats
 from jaxcl.planner.pieces import STEP, device_bytes, loss_piece, pieces_of, waiting_in
-from jaxcl.planner.plan import adjusted, batch_unit, device_count, plan, with_embeddings, with_settings
+from jaxcl.planner.plan import (
+    adjusted,
+    batch_unit,
+    device_count,
+    draw_for,
+    peak_of,
+    plan,
+    with_embeddings,
+    with_settings,
+)
 from jaxcl.planner.targets import Rates, Target
 
 ROOT = Path(__file__).parents[2]
@@ -80,8 +89,8 @@ def test_the_loss_alone_is_traced_for_every_method(method):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_parts_sum_to_the_peak_and_the_peak_is_the_largest_program(mode):
-    row = plan(tiny(mode=mode), CPU, compiler())
-    assert sum(row.parts.values()) == row.peak_bytes == max(program.peak_bytes for program in row.programs)
+    row, peak = plan(tiny(mode=mode), CPU, compiler()), peak_of(draw_for(tiny(mode=mode), CPU), compiler())
+    assert sum(row.parts.values()) == row.peak_bytes == max(program.peak_bytes for program in row.programs) == peak
     assert all(value >= 0 for value in row.parts.values())
     assert row.fits
     assert row.flops > 0
@@ -108,9 +117,7 @@ def test_a_step_that_is_one_program_needs_what_the_real_one_does():
 
 
 def test_in_hosted_mode_activations_do_not_grow_with_the_batch_and_the_loss_grows_with_it():
-    small, large = (
-        plan(tiny(**{"batch.size": size, "loss.block_size": 8}), CPU, compiler(), quick=True) for size in (64, 128)
-    )
+    small, large = (plan(tiny(**{"batch.size": size, "loss.block_size": 8}), CPU, compiler()) for size in (64, 128))
     small, large = ({program.name: program for program in row.programs} for row in (small, large))
     assert large["replay"].temp_bytes <= small["replay"].temp_bytes * 1.05
     assert large["loss"].argument_bytes == pytest.approx(2 * small["loss"].argument_bytes, rel=0.05)
@@ -159,6 +166,7 @@ def test_what_the_compiler_refuses_is_a_row_that_does_not_fit():
     row = plan(tiny(), CPU, Refusing({}))
     assert (row.fits, row.peak_bytes, row.parts) == (False, None, {})
     assert row.reason == "encode: ran out of memory: used 32G of 15.75G"
+    assert peak_of(draw_for(tiny(), CPU), Refusing({})) is None
 
 
 def test_a_program_whose_text_is_the_same_is_compiled_once():
