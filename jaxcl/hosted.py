@@ -67,7 +67,7 @@ class HostedStep:
         self._bank = bank
         self._home: Any = jax.tree.map(lambda x: x.sharding, like.opt_state)
         like = like._replace(opt_state=jax.tree.map(_on_device, like.opt_state))
-        self._pure, self._portions, self._mesh, self._like = programs, portions, mesh, like
+        self.pure, self._portions, self._mesh, self._like = programs, portions, mesh, like
         rows, whole = along_data(mesh), replicated(mesh)
         placed: Any = jax.tree.map(lambda x: x.sharding, like)
         placed = placed._replace(queue=placed.queue if bank is None else None)
@@ -149,13 +149,13 @@ class HostedStep:
             return jax.tree.map(one, tree)
 
         state = self._like
-        embeddings = shaped(embedding_shapes(self._pure, self._portions, state, batch), rows)
+        embeddings = shaped(embedding_shapes(self.pure, self._portions, state, batch), rows)
         grads = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), state.params)
         number = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
         seen = *seen_of(state), number, shaped(batch, rows, self._portions.micro)
         asked: Any = bare(state), embeddings, shaped(batch["id"], rows), shaped(batch["label"], rows)
         if self._bank is None:
-            problem = jax.eval_shape(self._pure.loss, *asked)[1]
+            problem = jax.eval_shape(self.pure.loss, *asked)[1]
         else:
             asked, state = self._bank.arguments(*asked).loss, state._replace(queue=None)
             problem = jax.eval_shape(self._bank.programs.loss, *asked)[-1]._replace(push_values=None, push_groups=None)
@@ -190,7 +190,7 @@ class HostedStep:
     def _zeros(self, micro: Any) -> Any:
         """Where the embeddings of a batch will be written; `micro` has the shapes of its rows."""
         if self._blank is None:
-            shapes, rows = embedding_shapes(self._pure, self._portions, self._like, micro), along_data(self._mesh)
+            shapes, rows = embedding_shapes(self.pure, self._portions, self._like, micro), along_data(self._mesh)
             self._blank = jax.jit(lambda: zeros_like(shapes), out_shardings=rows)
         return self._blank()
 

@@ -9,14 +9,13 @@ that asks, in ascending order of what they should need, and one that does not ra
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import jax
 
+from jaxcl.bench.apart import Failed, alone_on_device, ask
 from jaxcl.bench.gpu_items import Item
 from jaxcl.bench.programs import embeddings
 
@@ -32,28 +31,13 @@ def measured_peaks(items: Sequence[Item], seconds: float, cache: str) -> list[in
     Returns:
         Bytes, None where the peak did not rise; or in words why there are none.
     """
-    # its parent may hold most of the device
-    environment = {
-        **os.environ,
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+    question = [asdict(item) for item in items]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "jaxcl.bench.gpu_memory"],
-            input=json.dumps([asdict(item) for item in items]),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=True,
+        answer: list[int | None] | str = ask(
+            "jaxcl.bench.gpu_memory", question, seconds=seconds, settings=alone_on_device(cache)
         )
-    except subprocess.TimeoutExpired:
-        return f"not measured: it took more than {seconds:.0f} s"
-    except subprocess.CalledProcessError as error:
-        return f"not measured: {error.stderr.strip().splitlines()[-1][:200]}"
-    answer: list[int | None] | str = json.loads(done.stdout.splitlines()[-1])
+    except Failed as error:
+        return f"not measured: {error}"
     return answer
 
 

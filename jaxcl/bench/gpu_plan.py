@@ -9,8 +9,6 @@ too: the first one leaves its compiled programs to the second, whose peak counts
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxcl.bench.apart import Failed, TimeUp, alone_on_device, ask
 from jaxcl.bench.reality import VIT_TI, Case
 
 AIM = 0.1  # of the measured peak, by which the planned one may differ
@@ -53,32 +52,18 @@ def planned_steps(cases: Sequence[Case], seconds: float, cache: str) -> list[dic
     Returns:
         For each its name, "planned" bytes, "measured" ones or None, and a "note" where they are missing.
     """
-    environment = {
-        **os.environ,
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
     end, found = time.monotonic() + seconds, []
     for case in cases:
         row: dict[str, Any] = {"name": case.name, "planned": None, "measured": None, "note": None}
         try:
             for _ in range(2):
-                done = subprocess.run(
-                    [sys.executable, "-m", "jaxcl.bench.gpu_plan"],
-                    input=json.dumps(asdict(case)),
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=max(end - time.monotonic(), 0.1),
-                    check=True,
-                )
-            row |= json.loads(done.stdout.splitlines()[-1])
-        except subprocess.TimeoutExpired:
+                left = max(end - time.monotonic(), 0.1)
+                answer = ask("jaxcl.bench.gpu_plan", asdict(case), seconds=left, settings=alone_on_device(cache))
+            row |= answer
+        except TimeUp:
             row["note"] = "left out, because time was short"
-        except subprocess.CalledProcessError as error:
-            row["note"] = f"failed: {(error.stderr.strip().splitlines() or ['no output'])[-1][:200]}"
+        except Failed as error:
+            row["note"] = f"failed: {error}"
         found.append(row)
     return found
 

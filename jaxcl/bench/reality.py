@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+
+from jaxcl.bench.apart import ask
 
 GIB = 1 << 30
 LOOK_SECONDS = 0.002  # between two looks at the process
@@ -106,15 +106,7 @@ def measure_all(cases: Sequence[Case], say: Callable[[str], None] = lambda _: No
     found = []
     for case in cases:
         say(case.name)
-        done = subprocess.run(
-            [sys.executable, "-m", "jaxcl.bench.reality"],
-            input=json.dumps(asdict(case)),
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        found.append(Found(**json.loads(done.stdout.splitlines()[-1])))
+        found.append(Found(**ask("jaxcl.bench.reality", asdict(case), settings={"JAX_PLATFORMS": "cpu"})))
     return found
 
 
@@ -233,7 +225,7 @@ def _reference(drawn: Any, state: Any, batch: dict[str, np.ndarray]) -> float:
 
     config, step = drawn.config, drawn.train_step
     portions = Portions(config.batch.size, config.batch.micro)
-    rows = zeros_like(embedding_shapes(step._pure, portions, state, batch))
+    rows = zeros_like(embedding_shapes(step.pure, portions, state, batch))
     statistics = state.batch_stats
     for number, micro in enumerate(Held(batch, portions)):
         rows, statistics = step.programs.encode(*seen_of(state), np.int32(number), micro, rows, statistics)

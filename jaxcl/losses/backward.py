@@ -1,4 +1,4 @@
-"""The backward pass by hand, from selected column numbers and a few vectors; scores are computed again.
+"""The backward pass by hand, from selected column numbers and a few vectors; other scores are computed again.
 
 With g_i the cotangent of loss_i, w_ij = e^{s_ij − lse_i} and s_ij = t_i · q_i·k_j, t = 1 / temperature:
     ∂/∂s_ij = G_ij = g_i (w_ij − [j ∈ P_i] / |P_i|)        over P_i ∪ T_i, 0 elsewhere

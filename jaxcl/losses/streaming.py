@@ -2,7 +2,7 @@
 
 By default in strips of anchors: memory is O(N · D) plus one strip of b × (M + K) scores, as for the column blocks of Xu
 2026, but every row sees all its columns at once: one exact top-k a row, no running buffer and no merges. The backward
-pass keeps the selected column numbers [N, k] and a few vectors, and recomputes the rest.
+pass keeps the selected column numbers [N, k], their scores where k ≤ D, and a few vectors, and recomputes the rest.
 """
 
 from __future__ import annotations
