@@ -66,7 +66,8 @@ ROWS: tuple[Contestant, ...] = (
     simclr("SimCLR, dense", like=ALL, loss__impl="dense"),
     simclr(ALL),
     simclr(FIVE, loss__top_k=51),
-    simclr("SimCLR, 5 % + sampled tail", loss__top_k=51, loss__tail="sampled", loss__tail_samples=51),
+    # with a sampled tail the loss has the value of all negatives: at their temperature, so that nothing else differs
+    simclr("SimCLR, 5 % + sampled tail", like=ALL, loss__top_k=51, loss__tail="sampled", loss__tail_samples=51),
     simclr("SimCLR, 64", loss__top_k=64),
     simclr("SimCLR, 64 + queue", loss__top_k=64, queue__size=512),
     Contestant("MoCo v2", "configs/moco_v2.py", {"steps": 400, **AUGMENT}),
@@ -79,7 +80,9 @@ ROWS: tuple[Contestant, ...] = (
     simclr("SimCLR, 5 % after the hardest 1 %", once=True, like=FIVE, loss__top_k=51, loss__skip_hardest=0.01),
     simclr("SimCLR, 5 % after the hardest 5 %", once=True, like=FIVE, loss__top_k=51, loss__skip_hardest=0.05),
     simclr("SimCLR, 16", once=True, loss__top_k=16),
-    simclr("SimCLR, 16 + sampled tail", once=True, loss__top_k=16, loss__tail="sampled", loss__tail_samples=16),
+    simclr(
+        "SimCLR, 16 + sampled tail", once=True, like=ALL, loss__top_k=16, loss__tail="sampled", loss__tail_samples=16
+    ),
 )
 
 
