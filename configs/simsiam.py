@@ -2,8 +2,9 @@
 
     python -m jaxcl.main --config=configs/simsiam.py
 
-One CPU core, 3 minutes with the probes. 2026-11-30, seed 0, 200 steps: linear probe 87.4 % (raw pixels 84.7, random
-encoder 85.5), kNN 84.2 % (84.6, 83.4), view retrieval 5.0 % (3.7, 2.9). Its settings are first guesses, not tuned.
+One CPU core, 3 minutes with the probes. The README has its figures beside those of other methods. Learning rate and
+weight decay are the best of sixteen settings on held-out training images: kNN is lower with a larger rate, a wider or a
+narrower predictor, sgd, or smaller crops.
 """
 
 from jaxcl.config import base_config, with_variant
