@@ -2,7 +2,8 @@
 
     python -m jaxcl.main --config=configs/simsiam.py
 
-One CPU core, 3 minutes with the probes. The README has its figures beside those of other methods. Learning rate and
+One CPU core, 3 minutes with the probes. 2026-11-30, with 440 steps and less jitter as in the README's table, mean of
+seeds 0, 1, 2: linear probe 86.7 % (raw pixels 84.6, random encoder 84.9), kNN 84.2 % (84.6, 83.0). Learning rate and
 weight decay are the best of sixteen settings on held-out training images: kNN is lower with a larger rate, a wider or a
 narrower predictor, sgd, or smaller crops.
 """
