@@ -65,6 +65,20 @@ def test_scores_are_kept_for_the_gradient_or_computed_again_where_they_outweigh_
         assert_equals_dense(arrays, 16, top_k=5, **options, **flags)
 
 
+@pytest.mark.parametrize("dim", [3, 7])
+def test_with_fewer_negatives_than_k_nothing_is_taken_from_queue_rows_that_are_not_filled(dim):
+    arrays, options = random_problem(9, 61, 40, groups=25, queue=45, filled=3, dim=dim)
+    options["queue"][3:] = np.nan
+    assert_equals_dense(arrays, 16, top_k=5, use_key_negatives=False, **options)
+
+
+@pytest.mark.parametrize("dim", [3, 7])
+def test_with_fewer_negatives_than_k_nothing_is_taken_from_keys_that_are_none(dim):
+    (z, _, _, _), options = random_problem(10, 64, dim=dim)  # whole strips: behind the keys there is no zero row
+    ids = (np.arange(64) < 3).astype(np.int32)  # most rows have three negatives
+    assert_equals_dense((z, z, ids, ids), 16, top_k=5, exclude_diagonal=True, **options)
+
+
 def test_a_long_queue_is_read_in_panels_and_many_selected_columns_in_chunks(monkeypatch):
     monkeypatch.setattr("jaxcl.losses.columns.PANEL", 16)
     monkeypatch.setattr("jaxcl.losses.backward.GATHER_ELEMENTS", 64)
