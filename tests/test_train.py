@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -218,16 +219,16 @@ def run_steps(devices, steps=10, micro=None):
 # rounding is that of the optimiser, without which only fast tests run
 @LONG
 @pytest.mark.parametrize("micro", [None, 16])
-def test_one_and_eight_devices_train_alike(micro):
+def test_one_and_eight_devices_train_alike(micro, monkeypatch):
+    if micro is not None:
+        # a rectifier whose input is 0 within rounding has one slope here and another there: some processors meet such a
+        # one, and from then on the runs part. A smooth one parts by rounding alone
+        monkeypatch.setattr(nn, "relu", nn.silu)
     (one, losses), (eight, losses_of_eight) = (run_steps(devices, micro=micro) for devices in (1, 8))
     np.testing.assert_allclose(losses_of_eight, losses, rtol=1e-5)
     assert int(one.queue.cursor) == int(eight.queue.cursor)
     assert int(one.queue.filled) == int(eight.queue.filled) == 96
     np.testing.assert_array_equal(one.queue.groups, eight.queue.groups)
-    if micro is not None:
-        # on some processors the encoder's gradient jumps by 2e-5 in some steps, while the head's and the loss are the
-        # same: most likely a rectifier whose input is 0 within rounding. Two steps stay below an ulp
-        one, eight = (run_steps(devices, steps=2, micro=micro)[0] for devices in (1, 8))
     # one float16 ulp. Gradients summed over micro-batches carry more float32 rounding, 4 · 2⁻²³ of a unit row: more
     # than the ulp of an entry near 0
     ulp = np.spacing(np.abs(one.queue.values)).astype(np.float32)
