@@ -20,6 +20,7 @@ DECAYED = ("kernel", "embedding", "lora_a", "lora_b")
 BOUNDS = {"log_scale": (-math.log(MAX_LOGIT_SCALE), math.log(MAX_LOGIT_SCALE))}
 STACKED = "layers"  # the name of an nn.scan: every leaf below has a leading axis of layers
 LARS_COEFFICIENT = 1e-3
+PREDICTOR = "predictor"  # the name of its parameters
 
 
 class ParameterRow(NamedTuple):
@@ -41,7 +42,8 @@ def make_optimizer(
     token, position embeddings or a temperature. The parameter's name decides, because in an `nn.scan` even a bias
     has two axes. With micro-batches the whole optimizer lives inside `optax.MultiSteps`, so clipping sees the mean
     gradient, and schedule and decay count real updates; its state is arrays only. A learned temperature stays within
-    `BOUNDS`.
+    `BOUNDS`. A predictor may learn faster than the rest: one that is near its optimum keeps embeddings apart (Grill et
+    al. 2020, https://arxiv.org/abs/2006.07733, section 5).
 
     Args:
         config: name, base learning rate, warm-up, decay, momentum and clipping.
@@ -62,7 +64,10 @@ def make_optimizer(
         raise ValueError(f"num_micro must be at least 1, got {num_micro}")
     rate = make_learning_rate(config, batch_size=batch_size, total_steps=total_steps)
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
-    optimizer = within_bounds(optax.chain(clip, OPTIMIZERS[config.name](config, rate)))
+    rule = OPTIMIZERS[config.name](config, rate)
+    if config.predictor_rate != 1:
+        rule = optax.chain(rule, optax.masked(optax.scale(config.predictor_rate), predictor_mask))
+    optimizer = within_bounds(optax.chain(clip, rule))
     if num_micro == 1:
         return optimizer
     return optax.MultiSteps(optimizer, num_micro).gradient_transformation()
@@ -107,6 +112,15 @@ def decay_mask(params: PyTree) -> PyTree[bool]:
     {'dense': {'bias': False, 'kernel': True}}
     """
     return jax.tree_util.tree_map_with_path(lambda path, _: _keys(path)[-1] in DECAYED, params)
+
+
+def predictor_mask(params: PyTree) -> PyTree[bool]:
+    """True for the parameters of a predictor.
+
+    >>> predictor_mask({"head": {"bias": jnp.ones(2)}, "predictor": {"bias": jnp.ones(2)}})
+    {'head': {'bias': False}, 'predictor': {'bias': True}}
+    """
+    return jax.tree_util.tree_map_with_path(lambda path, _: _keys(path)[0] == PREDICTOR, params)
 
 
 def parameter_groups(params: PyTree) -> list[ParameterRow]:

@@ -168,6 +168,28 @@ def test_sgd_momentum_is_the_classic_one():
     np.testing.assert_allclose(seen[1]["bias"], np.full(2, -rate(0) - 1.5 * rate(1)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_micro", [1, 2])
+def test_a_predictor_has_its_own_rate_and_the_rest_is_bitwise_as_without_one(name, num_micro):
+    params = {"encoder": toy_params(), "predictor": toy_params()}
+    grads = [jax.tree.map(lambda x, n=n: normal(n, *x.shape), params) for n in range(4)]
+    config = dict(name=name, base_lr=1e-3, weight_decay=0.1, clip_norm=0.5, warmup_steps=0)
+
+    def moves(rate):
+        given = OptimConfig(**config, predictor_rate=rate)
+        optimizer = make_optimizer(given, batch_size=256, total_steps=10, num_micro=num_micro)
+        state, seen = optimizer.init(params), []
+        for grad in grads:  # from the same parameters: decay sees them too
+            updates, state = optimizer.update(grad, state, params)
+            seen.append(updates)
+        return seen
+
+    for slow, fast in zip(moves(1.0), moves(8.0), strict=True):
+        jax.tree.map(np.testing.assert_array_equal, fast["encoder"], slow["encoder"])
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, 8 * b, rtol=1e-6), fast["predictor"], slow["predictor"])
+    assert float(jnp.abs(fast["predictor"]["dense"]["kernel"]).max()) > 0
+
+
 @pytest.mark.parametrize("name", ["sgd", "lars"])
 def test_gradients_are_clipped_by_their_global_norm_before_anything_else(name):
     params = {"a": {"bias": jnp.zeros(1)}, "b": {"bias": jnp.zeros(1)}}

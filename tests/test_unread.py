@@ -84,6 +84,7 @@ def test_grey_images_have_no_colours_to_change(name):
     ("changes", "message"),
     [
         ({"model": {"predictor_hidden": 64}}, "model.predictor_hidden = 64, but method = 'simclr' has no predictor"),
+        ({"optim": {"predictor_rate": 10.0}}, "optim.predictor_rate = 10.0, but method = 'simclr' has no predictor"),
         ({"model": {"remat": "dots"}}, "model.remat = 'dots' is read only with a ViT, not with 'conv'"),
         (
             {"data": {"name": "tfds:x", "caption": "text"}},

@@ -285,6 +285,9 @@ class OptimConfig:
         "linear: base_lr * batch.size / 256; sqrt: base_lr * sqrt(batch.size / 256)",
         choices=("linear", "sqrt"),
     )
+    predictor_rate: float = setting(
+        1.0, "methods with a predictor: its learning rate over that of all other parameters", low=1e-3, high=1e3
+    )
     warmup_steps: int = setting(20, "real updates from 0 to the full learning rate", low=0)
     schedule: str = setting("cosine", "of the learning rate after the warm-up, to 0", choices=("cosine", "linear"))
     weight_decay: float = setting(1e-4, "decay of kernels; norms and biases have none", low=0.0)

@@ -124,6 +124,7 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
         )
     for reads, lacks, group, items in (
         (own.predictor, "no predictor", "model", ("predictor_layers", "predictor_hidden")),
+        (own.predictor, "no predictor", "optim", ("predictor_rate",)),
         (own.key_norm, "no keys that it concerns", "target", ("key_norm", "key_splits")),
     ):
         for item in () if reads else items:
