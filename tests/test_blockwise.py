@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from hosted_runs import a_batch, a_run, same
+from hosted_runs import Run, a_batch, a_run, kinds, same
 
 from jaxcl.blockwise import make_blockwise
 from jaxcl.checkpoint import Checkpoints
@@ -51,6 +51,27 @@ def test_loss_gradient_and_queue_are_those_of_a_queue_on_the_device(method, devi
         close(state._replace(queue=None), expected._replace(queue=None))
         close(whole(state.queue), expected.queue.values)
         same(state.queue[1:], expected.queue[1:])
+
+
+@pytest.mark.parametrize("top_k", [5, None])
+def test_a_queue_of_one_block_is_the_queue_on_the_device_bit_for_bit(top_k):
+    given = dict(method="simclr", devices=1, queue=24, top_k=top_k)
+    there, here = a_run(rows=24, **given), a_run(**given)
+    (state, metrics), (expected, wanted) = (run.steps(run.first(), 0, STEPS) for run in (there, here))
+    close(metrics, wanted)  # lengths of rows are measured in another program
+    same(metrics["loss"], wanted["loss"])
+    same(state._replace(queue=None), expected._replace(queue=None))
+    same((whole(state.queue), *state.queue[1:]), tuple(expected.queue))
+
+
+def test_where_blocks_wait_changes_no_bit(monkeypatch):
+    given = dict(method="simclr", devices=1, queue=24, top_k=5, rows=7)
+    on_host = a_run(**given)
+    monkeypatch.setattr("jaxcl.hostqueue.on_host", lambda sharding: sharding)
+    on_device = Run(**given)
+    kept, expected = (run.steps(run.first(), 0, STEPS) for run in (on_device, on_host))
+    assert kinds(kept[0].queue.values) != kinds(expected[0].queue.values)
+    same(kept, expected)
 
 
 def test_a_bad_step_pushes_nothing_and_a_run_goes_on_bitwise_from_a_checkpoint(tmp_path):
