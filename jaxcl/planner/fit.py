@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-TRIES = 12  # a secant needs four or five
+TRIES = 16  # a secant needs four or five
 FINE = 64  # the result is exact to a share of 1/64
+GROWTH, LEAP = 4, 16  # a batch that fits is followed by one so many times as large, and at most so many
 
 
 class Fit(NamedTuple):
@@ -24,7 +26,7 @@ class Fit(NamedTuple):
 
 
 def largest(peak_of: Callable[[int], int | None], limit: int, *, start: int, unit: int, smallest: int) -> Fit:
-    """Searches by secant, then by halves where that does not get on.
+    """Searches by secant, and by halves where that does not get on.
 
     Args:
         peak_of: from a batch to its peak in bytes, which does not fall; None: refused, so it does not fit.
@@ -49,26 +51,36 @@ def largest(peak_of: Callable[[int], int | None], limit: int, *, start: int, uni
 
     size = max(start // unit * unit, smallest)
     low, high = (size, None) if fits(size) else (None, size)
+    halve = False
     while len(known) < TRIES:
         if low is None and high == smallest:
             return Fit(None, unit, len(known))
         step = unit * max((low or smallest) // FINE // unit, 1)
-        if low is not None and high is not None and high - low <= step:
+        before = None if low is None or high is None else high - low
+        if before is not None and before <= step:
             break
-        guess = _guess(known, limit, low, high, step)
+        guess = _between(None if halve else _secant(known, limit), low, high, step)
         guess = max(guess // unit * unit, smallest)
         low, high = (guess, high) if fits(guess) else (low, guess)
+        # no line leads to the limit where memory is flat, bends, or is refused
+        halve = before is not None and low is not None and high is not None and 2 * (high - low) > before
     return Fit(low, (high or 2 * (low or unit)) - (low or 0), len(known))
 
 
-def _guess(known: dict[int, int | None], limit: int, low: int | None, high: int | None, step: int) -> int:
-    """The next batch to try, between one that fits and one that does not, and by a step away from both."""
+def _secant(known: dict[int, int | None], limit: int) -> int | None:
+    """Where the line through the two peaks nearest the limit meets it; None: there is no such line."""
     points = sorted((abs(peak - limit), size, peak) for size, peak in known.items() if peak is not None)[:2]
-    guess = 2 * (low or 0)
-    if len(points) == 2:
-        (_, a, at), (_, b, bt) = points
-        guess = int(a + (limit - at) * (b - a) / (bt - at)) if bt != at else guess
+    if len(points) < 2:
+        return None
+    (_, a, at), (_, b, bt) = points
+    return None if at == bt else int(a + (limit - at) * (b - a) / (bt - at))
+
+
+def _between(guess: int | None, low: int | None, high: int | None, step: int) -> int:
+    """The next batch to try: a guess where there is one, a step away from what is known, in the middle where not."""
+    if high is None:
+        return GROWTH * (low or 0) if guess is None else max(min(guess, LEAP * (low or 0)), (low or 0) + step)
     if low is None:
-        return min(guess or high or 0, (high or 0) // 2)
-    top = 16 * low if high is None else high - step
-    return max(min(guess, top), low + step)
+        return high // 2 if guess is None else min(guess, high // 2)
+    middle = math.isqrt(low * high)
+    return max(min(middle if guess is None else guess, high - step), low + step)

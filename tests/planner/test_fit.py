@@ -39,6 +39,19 @@ def test_a_batch_that_the_compiler_refuses_does_not_fit():
     assert 50 - fit.step <= fit.size < 50
 
 
+@pytest.mark.parametrize("start", [64, 4096, 500_000])
+@pytest.mark.parametrize("refused", [600_000, 1_000_000, 10**9])
+def test_a_peak_that_is_flat_before_it_rises_and_refused_far_above_the_limit_is_found(start, refused):
+    # as of a step with cached gradients: below some batch it is one micro-batch that takes most
+    def peak(size):
+        return None if size > refused else max(1_900_000, 1_150_000 + 9 * size)
+
+    fit = largest(peak, 5_840_000, start=start, unit=32, smallest=32)
+    assert peak(fit.size) <= 5_840_000 < (peak(fit.size + fit.step) or 10**9)
+    assert fit.step <= fit.size / FINE
+    assert fit.tries <= TRIES
+
+
 def test_a_batch_is_compiled_once():
     seen = []
     largest(lambda size: seen.append(size) or size, 1000, start=8, unit=1, smallest=1)
