@@ -2,8 +2,9 @@
 
     python -m jaxcl.main --config=configs/byol.py
 
-One CPU core, 3 minutes with the probes. 2026-11-30, seed 0, 200 steps: linear probe 86.8 % (raw pixels 84.7, random
-encoder 85.5), kNN 85.2 % (84.6, 83.4), view retrieval 4.2 % (3.7, 2.9). Its settings are first guesses, not tuned.
+One CPU core, 3 minutes with the probes. 2026-12-01, seed 0, 200 steps: linear probe 87.2 % (raw pixels 84.7, random
+encoder 85.5), kNN 85.2 % (84.6, 83.4), view retrieval 4.9 % (3.7, 2.9). Learning rate, weight decay and the
+predictor's rate are the best of seven settings on held-out training images.
 """
 
 from jaxcl.config import base_config, with_variant

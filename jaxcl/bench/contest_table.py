@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxcl.bench.contest import ALL, FIVE, Contestant, Trial
+from jaxcl.bench.contest import ALL, FIVE, ROWS, Contestant, Trial
 
 Found = Mapping[str, Sequence[tuple[Trial, Mapping[str, Any]]]]
 FIGURES = ("linear_top1", "knn_top1", "view_retrieval_top1")
@@ -142,8 +142,9 @@ def _margin(found: Found, name: str, other: str) -> str:
 
 
 def _above_floors(found: Found) -> list[str]:
-    """Whether linear probe and kNN of every row are above both floors."""
-    below = []
+    """Whether linear probe and kNN of every method are above both floors; which steps of a sweep are not."""
+    below: dict[bool, list[str]] = {False: [], True: []}
+    steps = {row.name for row in ROWS if row.once}
     for name, runs in found.items():
         for figure, what, *floors in (
             (FIGURES[0], "linear probe", FLOORS[0][1][0], FLOORS[1][1][0]),
@@ -151,11 +152,12 @@ def _above_floors(found: Found) -> list[str]:
         ):
             summaries = [summary for _, summary in runs]
             if summaries and any(_mean(summaries, figure) <= _mean(summaries, floor) for floor in floors):
-                below.append(f"{name} ({what})")
+                below[name in steps].append(f"{name} ({what})")
     said = "every method above both floors"
     if not any(found.values()):
         return [f"{said}: not judged, there is no run"]
-    return [f"{said}: {'NOT MET by ' + ', '.join(below) if below else 'met'}"]
+    sweep = f"; of the sweep's steps below a floor: {', '.join(below[True])}" if below[True] else ""
+    return [f"{said}: {'NOT MET by ' + ', '.join(below[False]) if below[False] else 'met'}{sweep}"]
 
 
 def _mean(summaries: Sequence[Mapping[str, Any]], key: str) -> float:

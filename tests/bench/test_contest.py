@@ -137,6 +137,14 @@ def test_what_it_does_not_show_is_said(tmp_path):
     assert "-4.50 points" in lines[1]
 
 
+def test_a_step_of_the_sweep_below_a_floor_is_named_and_no_method_is_blamed(tmp_path):
+    step = next(row for row in ROWS if row.once)
+    run_all((step,), tmp_path, (0,), lambda _: None, Trainer(lambda _: 0.5))
+    last = requirements(found_with(tmp_path, {}) | {step.name: results(step, tmp_path, (0,))})[-1]
+    assert last.startswith("every method above both floors: met; of the sweep's steps below a floor: ")
+    assert f"{step.name} (linear probe)" in last
+
+
 def test_with_one_seed_the_noise_of_seeds_is_not_judged(tmp_path):
     lines = requirements(found_with(tmp_path, {}, seeds=(0,)))
     assert lines[0].endswith("not judged, it needs two seeds of both")
