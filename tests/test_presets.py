@@ -117,6 +117,8 @@ def test_a_preset_takes_a_step_on_virtual_devices(preset, data_dir, pairs, monke
     for _ in range(2):  # of MoCo the first one meets an empty queue: there is no loss
         state, metrics = step(state, batch)
     metrics = jax.device_get(metrics)
-    assert np.isfinite(metrics["loss"]) and metrics["loss"] > 0 and metrics["grad_norm"] > 0
+    assert np.isfinite(metrics["loss"])
+    assert metrics["loss"] > 0
+    assert metrics["grad_norm"] > 0
     assert int(state.updates) == 2
     assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True))
