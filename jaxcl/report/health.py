@@ -69,14 +69,14 @@ ALARMS = (
         lambda row, _: row.get("feature_spread", 1.0) < 0.05,
         "embeddings of different images are nearly one: their standard deviation is {feature_spread:.3f} of 1/sqrt(d). "
         "Lower optim.base_lr; with few hardest negatives lower loss.temperature or raise loss.top_k; without negatives "
-        "look at model.head_norm and the predictor",
+        "look at model.head_norm, and raise optim.predictor_rate",
     ),
     Alarm(
         "rank",
         3,
         lambda row, _: row.get("effective_rank", 9.0) < 2 and row.get("feature_spread", 0.0) >= 0.05,
         "embeddings lie along {effective_rank:.1f} dimensions of all they have. Lower optim.base_lr, weaken augment.*, "
-        "or turn model.head_norm on",
+        "turn model.head_norm on, or with a predictor raise optim.predictor_rate",
     ),
     Alarm(
         "uniformity",
