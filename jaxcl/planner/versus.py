@@ -248,8 +248,8 @@ def draw(peaks: Sequence[Peak], path: Path, *, cards: Mapping[str, int] = CARDS)
             if points:
                 style = "--" if name in THEIRS.values() else "-"
                 wide = name == OURS[0]  # streaming often needs as much, and would hide it
-                size = dict(linewidth=4.0, markersize=9.0) if wide else {}
-                axes.plot(*zip(*points, strict=True), style, marker="o", label=name, color=COLOURS.get(name), **size)
+                look: dict[str, Any] = dict(linewidth=4.0, markersize=9.0) if wide else {}
+                axes.plot(*zip(*points, strict=True), style, marker="o", label=name, color=COLOURS.get(name), **look)
         axes.set(xscale="log", yscale="log", xlabel="embeddings in one contrastive problem", ylabel="peak GiB")
         for name, size in cards.items():
             axes.axhline(size / GIB, color="0.6", linewidth=0.8, linestyle=":")
