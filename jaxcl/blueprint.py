@@ -102,8 +102,8 @@ def draw(
     Raises:
         ConfigError: what the data, the devices or the teacher do not allow.
     """
-    check_colour(config, facts.channels)
     methods.check(config, has_labels=facts.labels, has_captions=facts.captions)
+    check_colour(config, facts.channels)
     devices = jax.devices() if devices is None else devices
     check_devices(config, len(devices))
     mesh = make_mesh(*mesh_sizes(config.mesh.shape, len(devices)), devices=devices)

@@ -202,13 +202,17 @@ class _Planner:
         """The largest batch that fits."""
         from jaxcl.planner.fit import largest
         from jaxcl.planner.plan import batch_unit, with_settings
-
-        def peak_of(size: int) -> int | None:
-            return self.peak(with_settings(self.config, {"batch.size": size}))
+        from jaxcl.report import Stages
 
         unit = batch_unit(self.config, self._devices)
         limit = self._target.limit_bytes
-        return largest(peak_of, limit, start=self.config.batch.size, unit=unit, smallest=max(unit, 2))
+        with Stages() as tell:
+
+            def peak_of(size: int) -> int | None:
+                tell(f"--fit: compiling with batch.size = {size:,}")
+                return self.peak(with_settings(self.config, {"batch.size": size}))
+
+            return largest(peak_of, limit, start=self.config.batch.size, unit=unit, smallest=max(unit, 2))
 
     def peak(self, config: Config) -> int | None:
         """Bytes of a device; None where the compiler refuses."""

@@ -155,3 +155,13 @@ def test_settings_that_need_the_whole_queue_at_once_are_refused(group, values, n
     resolve(HOST)
     with pytest.raises(ConfigError, match=f"does not work with {name}; the only valid value is {valid}"):
         resolve(HOST | {group: HOST.get(group, {}) | values})
+
+
+def test_without_a_queue_there_is_nothing_to_offload_whatever_else_is_set():
+    with pytest.raises(ConfigError, match=r"queue.offload = True, but queue.size = 0; the only valid value is False"):
+        resolve({"method": "byol", "queue": {"offload": True}})
+
+
+def test_images_on_the_device_are_told_of_the_mode_that_has_them_on_the_host():
+    with pytest.raises(ConfigError, match=r"the only valid value is 'host', with batch.mode = 'cached'"):
+        resolve({"queue": {"size": 64, "offload": True}})

@@ -135,7 +135,7 @@ def test_an_optional_setting_can_be_emptied_again(tmp_path):
         ("data.skin_tones=tru", "data.skin_tones = 'tru' is not true or false; did you mean true"),
         ("loss.top_k", "needs a value"),
         ("steps=99999999999", "steps = 99999999999 is above the largest valid value 2147483647"),
-        ("loss.temperature=nan", "loss.temperature = nan is not a finite number"),
+        ("loss.temperature=nan", "loss.temperature = nan is not a finite number; the default is 0.2"),
     ],
 )
 def test_an_override_that_cannot_work_is_named(tmp_path, override, message):

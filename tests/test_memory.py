@@ -10,6 +10,7 @@ import pytest
 
 from jaxcl import memory
 from jaxcl.planner.targets import has_cuda, has_tpu
+from jaxcl.report import progress
 
 CONFIG = f"--config={Path(__file__).parents[1] / 'configs' / 'simclr_stream.py'}"
 SMALL = ["--config.data.image_size=16", "--config.batch.size=16", "--config.queue.size=0", "--config.loss.top_k=8"]
@@ -46,18 +47,21 @@ def test_the_table_says_parts_programs_time_and_what_would_save(capsys):
 @pytest.mark.slow(
     reason="half a minute: a search compiles a dozen steps; tests of planner/fit have a search without them"
 )
-def test_the_batch_that_is_found_fits_and_a_step_more_does_not(capsys, monkeypatch):
+def test_the_batch_that_is_found_fits_and_a_step_more_does_not(capfd, monkeypatch):
     from jaxcl.planner import targets
 
     def plan_of(size, *flags):
-        _, out, _ = run(capsys, "--target=cpu", "--seconds=0", "--json", f"--config.batch.size={size}", *flags)
+        _, out, _ = run(capfd, "--target=cpu", "--seconds=0", "--json", f"--config.batch.size={size}", *flags)
         return json.loads(out)[0]
 
     limit = plan_of(40)["peak_bytes"] + 1000
     small = targets._this_cpu("")._replace(memory_bytes=limit)
     monkeypatch.setattr(targets, "_this_cpu", lambda note: small)
-    fit = plan_of(16, "--fit")["fit"]
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0)
+    _, out, said = run(capfd, "--target=cpu", "--seconds=0", "--json", "--fit")
+    fit = json.loads(out)[0]["fit"]
     assert fit["size"] > 16
+    assert said.count("--fit: compiling with batch.size = ") == fit["tries"]
     assert plan_of(fit["size"])["fits"]
     assert not plan_of(fit["size"] + fit["step"])["fits"]
 

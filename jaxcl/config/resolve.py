@@ -132,15 +132,16 @@ def _check_value(name: str, value: Any, hint: Any, item: dataclasses.Field[Any])
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{name} = {value!r} has type {type(value).__name__}; it needs {kind.__name__}")
     if isinstance(value, (int, float)):
-        _check_range(name, value, allowed)
+        _check_range(name, value, item)
     return value
 
 
-def _check_range(name: str, value: float, allowed: Mapping[str, Any]) -> None:
+def _check_range(name: str, value: float, item: dataclasses.Field[Any]) -> None:
     """Raises where a number is not finite or leaves its range."""
     if not math.isfinite(value):
-        raise ConfigError(f"{name} = {value} is not a finite number")
-    low, high = allowed["low"], allowed["high"]
+        usual = "empty" if item.default is None else item.default
+        raise ConfigError(f"{name} = {value} is not a finite number; the default is {usual}")
+    low, high = item.metadata["low"], item.metadata["high"]
     high = _LARGEST if high is None else high
     if low is not None and value < low:
         raise ConfigError(f"{name} = {value} is below the smallest valid value {low}")

@@ -158,6 +158,8 @@ def _check_offload(config: Config) -> None:
     loss, queue = config.loss, config.queue
     if not queue.offload:
         return
+    if not queue.size:
+        raise ConfigError("queue.offload = True, but queue.size = 0; the only valid value is False")
     for name, value, valid in (
         # read twice or held by the host: either way the loss is a program of its own
         ("batch.images", "host" if config.batch.images == "disk" else config.batch.images, "host"),
@@ -169,6 +171,7 @@ def _check_offload(config: Config) -> None:
     ):
         if value != valid:
             said = "an empty one" if valid is None else repr(valid)
+            said += ", with batch.mode = 'cached'" if name == "batch.images" else ""
             raise ConfigError(
                 f"queue.offload = True does not work with {name} = {value!r}; the only valid value is {said}"
             )

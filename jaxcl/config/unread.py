@@ -106,4 +106,4 @@ def _refuse(config: Config, names: Sequence[str], where: str) -> None:
         group, item = name.split(".")
         value, unset = (getattr(getattr(c, group), item) for c in (config, Config()))
         if value != unset:
-            raise ConfigError(f"{name} = {value!r} is read only with {where}; leave it out")
+            raise ConfigError(f"{name} = {value!r} is read only with {where}; leave it out, or at {unset!r}")

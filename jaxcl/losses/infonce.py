@@ -54,8 +54,8 @@ def infonce(
     Args:
         queries: [N, D], any float dtype; L2-normalised here, in float32.
         keys: [M, D].
-        query_groups: [N] int32.
-        key_groups: [M] int32.
+        query_groups: [N] int32; a negative one is nobody's partner.
+        key_groups: [M] int32, likewise.
         temperature: scalar above 0, may be traced and learned.
         positive_index: [N] int32, key number of the only positive of each query; the rest of its group is then neither
             positive nor negative. A number outside [0, M) names none.

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, reshard
 
 from jaxcl.losses.infonce import infonce
 from jaxcl.losses.met import Met
@@ -43,8 +43,9 @@ def mean_infonce(
         query_groups: [N] int32.
         key_groups: [M] int32.
         impl: "dense": `infonce`, which under jit is partitioned by XLA; otherwise `streaming_infonce`, which reads it.
-        mesh: devices that share rows and columns; None: one device, or a jit that shards as it likes.
-        axis_name: the axis of the mesh along which they do.
+        mesh: devices that share rows and columns, `jax.make_mesh((8,), ("data",))` say; None: one device, or a jit
+            that shards as it likes.
+        axis_name: the axis of the mesh along which they do; its size divides N, M and the rows of a queue.
         **settings: the keyword arguments of `infonce` or `streaming_infonce`; "dense" has no block to size and ignores
             `block_size`.
 
@@ -60,6 +61,8 @@ def mean_infonce(
         ()
     """
     dense = impl == "dense"
+    if mesh is not None and axis_name not in mesh.shape:
+        raise ValueError(f"axis_name={axis_name!r} is no axis of mesh; it has {', '.join(map(repr, mesh.axis_names))}")
     if dense or mesh is None or mesh.shape[axis_name] == 1:
         if dense:
             settings.pop("block_size", None)
@@ -68,6 +71,11 @@ def mean_infonce(
         return jnp.sum(out.loss) / jnp.maximum(jnp.sum(out.valid), 1), out
     arrays = {name: settings.pop(name) for name in _ARRAYS & settings.keys() if settings[name] is not None}
     same = queries is keys
+    given = dict(queries=queries, keys=keys, query_groups=query_groups, key_groups=key_groups)
+    given |= {name: arrays[name] for name in _SHARDED & arrays.keys()}
+    given = {name: _shared(name, rows, mesh, axis_name) for name, rows in given.items()}
+    queries, keys, query_groups, key_groups = (given.pop(n) for n in ("queries", "keys", "query_groups", "key_groups"))
+    arrays |= given
 
     def local(queries: Any, keys: Any, query_groups: Any, key_groups: Any, arrays: Any) -> Any:
         out = streaming_infonce(
@@ -97,3 +105,17 @@ def mean_infonce(
         out_specs=(whole, InfoNCEOutput(*outputs)),
     )
     return spread(queries, None if same else keys, query_groups, key_groups, arrays)
+
+
+def _shared(name: str, rows: ArrayLike, mesh: Mesh, axis_name: str) -> Any:
+    """Rows as `jax.shard_map` takes them: a mesh of explicit axes, as `jax.make_mesh` has, moves nothing by itself."""
+    count, devices = jnp.shape(rows)[0] if jnp.ndim(rows) else 0, mesh.shape[axis_name]
+    if count % devices:
+        near = [size for size in (count // devices * devices, -(-count // devices) * devices) if size]
+        raise ValueError(
+            f"{name} has {count} rows, which the {devices} devices of axis_name={axis_name!r} do not divide; the "
+            f"nearest valid numbers are {' and '.join(map(str, near))}"
+        )
+    if mesh.axis_types[mesh.axis_names.index(axis_name)] is not AxisType.Explicit:
+        return rows
+    return reshard(jnp.asarray(rows), NamedSharding(mesh, PartitionSpec(axis_name)))

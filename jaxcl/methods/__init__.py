@@ -130,7 +130,9 @@ def check(config: Config, *, has_labels: bool, has_captions: bool = False) -> No
         for item in () if reads else items:
             value, unset = (getattr(getattr(c, group), item) for c in (config, Config()))
             if value != unset:
-                raise ConfigError(f"{group}.{item} = {value!r}, but {method} has {lacks}; leave it out")
+                raise ConfigError(
+                    f"{group}.{item} = {value!r}, but {method} has {lacks}; leave it out, or at {unset!r}"
+                )
     if own.key_norm:
         _check_keys(config)
     if own.learns_temperature:
