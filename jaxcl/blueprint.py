@@ -109,7 +109,8 @@ def draw(
     mesh = make_mesh(*mesh_sizes(config.mesh.shape, len(devices)), devices=devices)
     # so that a real update forgets as much in k micro-batches as in one
     momentum = NORM_MOMENTUM ** (1 / num_micro(config))
-    networks = make_networks(config, norm_momentum=momentum, vocab=facts.vocab)
+    looped = num_micro(config) > 1 and config.batch.images == "device" and devices[0].platform == "cpu"
+    networks = make_networks(config, norm_momentum=momentum, vocab=facts.vocab, looped=looped)
     teacher = find_teacher(config, channels=facts.channels) if methods.traits(config.method).teacher else None
     given = {"teacher": teacher.teacher} if teacher else {}
     method = methods.find(config.method)(networks=networks, config=config, mesh=mesh, **given)
@@ -218,18 +219,22 @@ def make_step(
     return jax.jit(step, in_shardings=(state, batch), out_shardings=(state, everywhere), donate_argnums=0)
 
 
-def make_networks(config: Config, *, norm_momentum: float, vocab: int | None) -> dict[str, nn.Module]:
+def make_networks(
+    config: Config, *, norm_momentum: float, vocab: int | None, looped: bool = False
+) -> dict[str, nn.Module]:
     """The networks that a method may be made of.
 
     Args:
         config: `model` and `text`.
         norm_momentum: share of the running batch statistics that a micro-batch keeps.
         vocab: different tokens of captions; None: there are none.
+        looped: whether micro-batches are a loop within one program for a CPU.
 
     Returns:
         Modules by name: encoder, head and predictor, with captions text and text_head.
     """
-    makers = {"encoder": make_encoder, "head": make_head, "predictor": make_predictor}
+    encoder = functools.partial(make_encoder, looped=looped)
+    makers: dict[str, Any] = {"encoder": encoder, "head": make_head, "predictor": make_predictor}
     makers |= {"text_head": make_head} if vocab else {}
     networks = {name: make(config.model, norm_momentum=norm_momentum) for name, make in makers.items()}
     return networks | ({"text": make_text_tower(config.text, config.model, vocab=vocab)} if vocab else {})

@@ -18,6 +18,7 @@ from jaxcl.config import Config, ModelConfig, first_loss_scale
 from jaxcl.hosted import HostedStep
 from jaxcl.mesh import make_mesh, replicated
 from jaxcl.methods import find
+from jaxcl.methods.base import Method
 from jaxcl.models import make_encoder, make_head
 from jaxcl.optim import make_optimizer
 from jaxcl.portions import Portions
@@ -103,8 +104,12 @@ def step_programs(scale: Scale, model: ModelConfig) -> dict[str, Program]:
         By name; each gives the loss first.
     """
     config = Config(model=model)
-    networks = {"encoder": make_encoder(model), "head": make_head(model)}
-    method, total = find("simclr")(networks=networks, config=config), 100
+
+    def method_of(looped: bool) -> Method:
+        return find("simclr")(networks={"encoder": make_encoder(model, looped=looped), "head": head}, config=config)
+
+    head, total = make_head(model), 100
+    method = method_of(False)
     optimizer = make_optimizer(config.optim, batch_size=scale.images, total_steps=total)
     init = make_init_state(
         method,
@@ -122,9 +127,10 @@ def step_programs(scale: Scale, model: ModelConfig) -> dict[str, Program]:
     )
     portions, prepare = Portions(scale.images, scale.micro), make_prepare(config)
     programs = make_programs(method, optimizer, prepare, portions=portions, **given)
+    in_a_loop = method_of(jax.default_backend() == "cpu")  # as a run has it
     steps = {
         ONE_SHOT: make_train_step(method, optimizer, prepare, **given),
-        CACHED: make_cached_step(programs, portions),
+        CACHED: make_cached_step(make_programs(in_a_loop, optimizer, prepare, portions=portions, **given), portions),
     }
     batch, options = a_batch(scale.images, scale.side), None if scale.judged else FAST_COMPILE
     on_device = jax.tree.map(jnp.asarray, batch)

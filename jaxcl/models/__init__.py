@@ -30,7 +30,7 @@ RESNETS: dict[str, Callable[..., ResNet]] = {"resnet18": ResNet18, "resnet34": R
 VITS: dict[str, Callable[..., ViT]] = {"vit_ti": ViTTi, "vit_s": ViTS, "vit_b": ViTB}
 
 
-def make_encoder(config: ModelConfig, *, norm_momentum: float = 0.9) -> nn.Module:
+def make_encoder(config: ModelConfig, *, norm_momentum: float = 0.9, looped: bool = False) -> nn.Module:
     """The encoder that a config names, ready for `init` and `apply`.
 
     Call `encoder.apply(variables, images, train=True, mutable=["batch_stats"])` with normalised float32 images
@@ -40,6 +40,7 @@ def make_encoder(config: ModelConfig, *, norm_momentum: float = 0.9) -> nn.Modul
         config: which encoder, its normalisation and its compute dtype.
         norm_momentum: share of the running batch statistics kept at each call with `train`, in [0, 1); with m
             micro-batches an update, momentum ** (1 / m) keeps the memory of the running average the same.
+        looped: whether it is trained within a loop on a CPU, as in `jaxcl.models.convolve`.
 
     Returns:
         A Linen module.
@@ -53,8 +54,10 @@ def make_encoder(config: ModelConfig, *, norm_momentum: float = 0.9) -> nn.Modul
             patch=config.patch, pool=config.pool, remat=config.remat, dtype=dtype, flavour=config.flavour
         )
     if config.encoder in RESNETS:
-        return RESNETS[config.encoder](stem=config.stem, norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)
-    return ConvEncoder(norm=config.norm, norm_momentum=norm_momentum, dtype=dtype)
+        return RESNETS[config.encoder](
+            stem=config.stem, norm=config.norm, norm_momentum=norm_momentum, dtype=dtype, looped=looped
+        )
+    return ConvEncoder(norm=config.norm, norm_momentum=norm_momentum, dtype=dtype, looped=looped)
 
 
 def make_head(config: ModelConfig, *, norm_momentum: float = 0.9) -> ProjectionHead:

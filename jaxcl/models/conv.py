@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
+from jaxcl.models.convolve import convolve_in_loops
 from jaxcl.models.norms import make_norm
 
 LAYERS = ((32, 4, 4), (32, 3, 1), (128, 2, 2))  # channels, kernel side, stride
@@ -28,11 +29,13 @@ class ConvEncoder(nn.Module):
         norm: "batch" or "group".
         norm_momentum: share of the running batch statistics kept at each step.
         dtype: compute dtype; parameters, statistics and features are float32.
+        looped: whether it is trained within a loop on a CPU, as in `jaxcl.models.convolve`.
     """
 
     norm: str = "batch"
     norm_momentum: float = 0.9
     dtype: Any = jnp.float32
+    looped: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "n h w c"], train: bool = False) -> Float32[Array, "n f"]:
@@ -47,6 +50,7 @@ class ConvEncoder(nn.Module):
                 use_bias=False,
                 kernel_init=nn.initializers.he_normal(),
                 dtype=self.dtype,
+                conv_general_dilated=convolve_in_loops if self.looped else None,
                 name=f"conv{number}",
             )(x)
             x = nn.relu(norm(name=f"norm{number}")(x, train))
