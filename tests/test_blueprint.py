@@ -4,7 +4,7 @@ import pytest
 
 from jaxcl import blueprint
 from jaxcl.blueprint import Facts, draw
-from jaxcl.config import resolve
+from jaxcl.config import ConfigError, resolve
 
 
 def nobody(config, *, channels):
@@ -31,3 +31,10 @@ def test_an_encoder_knows_whether_a_cpu_trains_it_within_a_loop(batch, looped, m
     config = resolve({"batch": {"size": 16, **batch}, "data": {"image_size": 16}, "mesh": {"shape": {"data": 1}}})
     draw(config, Facts(channels=3, labels=True, captions=False), nobody)
     assert seen == [looped]
+
+
+def test_what_the_method_lacks_is_said_before_what_a_config_of_it_sets_for_colours():
+    grey = {"name": "fashion_mnist", "image_size": 28}
+    config = resolve({"method": "clip", "data": grey, "augment": {"saturation": 0.2}})
+    with pytest.raises(ConfigError, match=r"method = 'clip' needs captions, and data.name = 'fashion_mnist' has"):
+        draw(config, Facts(channels=1, labels=True, captions=False), nobody)

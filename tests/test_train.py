@@ -220,17 +220,18 @@ def run_steps(devices, steps=10, micro=None):
 @LONG
 @pytest.mark.parametrize("micro", [None, 16])
 def test_one_and_eight_devices_train_alike(micro, monkeypatch):
-    if micro is not None:
-        # a rectifier whose input is 0 within rounding has one slope here and another there: some processors meet such a
-        # one, and from then on the runs part. A smooth one parts by rounding alone
-        monkeypatch.setattr(nn, "relu", nn.silu)
     (one, losses), (eight, losses_of_eight) = (run_steps(devices, micro=micro) for devices in (1, 8))
     np.testing.assert_allclose(losses_of_eight, losses, rtol=1e-5)
     assert int(one.queue.cursor) == int(eight.queue.cursor)
     assert int(one.queue.filled) == int(eight.queue.filled) == 96
     np.testing.assert_array_equal(one.queue.groups, eight.queue.groups)
-    # one float16 ulp. Gradients summed over micro-batches carry more float32 rounding, 4 · 2⁻²³ of a unit row: more
-    # than the ulp of an entry near 0
+    if micro is not None:
+        # a rectifier whose input is 0 within rounding has one slope here and another there: some processors meet such a
+        # one, and from then on rows part by more than rounding. With a smooth one they do not
+        monkeypatch.setattr(nn, "relu", nn.silu)
+        one, eight = (run_steps(devices, micro=micro)[0] for devices in (1, 8))
+    # one float16 ulp. Gradients summed over micro-batches carry more float32 rounding, 4 · 2⁻²³ of a unit row after ten
+    # steps: more than the ulp of an entry near 0
     ulp = np.spacing(np.abs(one.queue.values)).astype(np.float32)
     ulp = np.maximum(ulp, 0 if micro is None else 4 * np.finfo(np.float32).eps)
     assert np.all(np.abs(one.queue.values.astype(np.float32) - eight.queue.values.astype(np.float32)) <= ulp)

@@ -3,7 +3,6 @@
 import pytest
 
 from jaxcl import methods
-from jaxcl.blueprint import Facts, draw
 from jaxcl.config import Config, ConfigError, check_colour, resolve
 from jaxcl.config.unread import COLOUR, READERS
 
@@ -82,16 +81,6 @@ def test_grey_images_have_no_colours_to_change(name):
         match=rf"{name} = 0.05 is read only with images in colour, .* 'emoji' are grey; leave it out, or at",
     ):
         check_colour(config, 1)
-
-
-def nobody(config, *, channels):
-    raise AssertionError("there is no teacher")
-
-
-def test_what_the_method_lacks_is_said_before_what_a_config_of_it_sets_for_colours():
-    config = resolve(with_(FASHION, {"method": "clip", "augment": {"saturation": 0.2}}))
-    with pytest.raises(ConfigError, match=r"method = 'clip' needs captions, and data.name = 'fashion_mnist' has"):
-        draw(config, Facts(channels=1, labels=True, captions=False), find_teacher=nobody)
 
 
 @pytest.mark.parametrize(
