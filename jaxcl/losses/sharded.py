@@ -71,11 +71,8 @@ def mean_infonce(
         return jnp.sum(out.loss) / jnp.maximum(jnp.sum(out.valid), 1), out
     arrays = {name: settings.pop(name) for name in _ARRAYS & settings.keys() if settings[name] is not None}
     same = queries is keys
-    given = dict(queries=queries, keys=keys, query_groups=query_groups, key_groups=key_groups)
-    given |= {name: arrays[name] for name in _SHARDED & arrays.keys()}
-    given = {name: _shared(name, rows, mesh, axis_name) for name, rows in given.items()}
-    queries, keys, query_groups, key_groups = (given.pop(n) for n in ("queries", "keys", "query_groups", "key_groups"))
-    arrays |= given
+    shared = partial(_shared, mesh=mesh, axis_name=axis_name)
+    arrays = {name: shared(name, value) if name in _SHARDED else value for name, value in arrays.items()}
 
     def local(queries: Any, keys: Any, query_groups: Any, key_groups: Any, arrays: Any) -> Any:
         out = streaming_infonce(
@@ -104,7 +101,13 @@ def mean_infonce(
         in_specs=(rows, None if same else rows, rows, rows, specs),
         out_specs=(whole, InfoNCEOutput(*outputs)),
     )
-    return spread(queries, None if same else keys, query_groups, key_groups, arrays)
+    return spread(
+        shared("queries", queries),
+        None if same else shared("keys", keys),
+        shared("query_groups", query_groups),
+        shared("key_groups", key_groups),
+        arrays,
+    )
 
 
 def _shared(name: str, rows: ArrayLike, mesh: Mesh, axis_name: str) -> Any:
